@@ -1,0 +1,142 @@
+"""Every configuration key with its default, its meaning, its choices and where it comes from."""
+
+from __future__ import annotations
+
+from yacs.config import CfgNode
+
+# In TENT's order, which is the order of the columns in the published tables.
+CORRUPTIONS = (
+    "gaussian_noise",
+    "shot_noise",
+    "impulse_noise",
+    "defocus_blur",
+    "glass_blur",
+    "motion_blur",
+    "zoom_blur",
+    "snow",
+    "frost",
+    "fog",
+    "brightness",
+    "contrast",
+    "elastic_transform",
+    "pixelate",
+    "jpeg_compression",
+)
+
+# Origin in brackets: [TENT] keeps TENT's name, meaning and default; [ours] is new. Ranges are in checks.py.
+_C = CfgNode(
+    {
+        "MODEL": {
+            "ARCH": "Standard",  # architecture, by its name in the model zoo [TENT]
+            "ADAPTATION": "source",  # adaptation method, by its registered name [TENT]
+            "EPISODIC": False,  # reset the model before each batch [TENT]
+            "CKPT_PATH": "",  # local checkpoint; '' = the one that belongs to ARCH [ours]
+            "CLASSIFIER": "",  # dotted name of the final linear layer; '' = found [ours]
+        },
+        "CORRUPTION": {
+            "DATASET": "cifar10",  # benchmark, by its registered name [TENT]
+            "TYPE": list(CORRUPTIONS),  # corruptions, in the order of evaluation [TENT]
+            "SEVERITY": [5, 4, 3, 2, 1],  # severities, in the order of evaluation; 0 = clean [TENT; 0 is ours]
+            "NUM_EX": 10000,  # examples per corruption; -1 = all [TENT; -1 is ours]
+        },
+        "BN": {
+            "EPS": 1e-5,  # accepted and unused, as in TENT [TENT]
+            "MOM": 0.1,  # momentum of the running statistics in mode 'running'; TENT reads it nowhere [TENT]
+            # 'batch' = statistics of the current batch (TENT); 'source' = the source model's running statistics;
+            # 'running' = batch statistics while adapting with the running ones updated, the running ones when
+            # predicting (authors' code) [ours]
+            "STATISTICS": "batch",
+        },
+        "OPTIM": {
+            "STEPS": 1,  # updates per batch [TENT]
+            "LR": 1e-3,  # learning rate [TENT]
+            "METHOD": "Adam",  # 'Adam', 'AdamW' or 'SGD' [TENT; 'AdamW' is ours]
+            "BETA": 0.9,  # first beta of Adam and AdamW [TENT]
+            "MOMENTUM": 0.9,  # momentum of SGD [TENT]
+            "DAMPENING": 0.0,  # dampening of SGD's momentum [TENT]
+            "NESTEROV": True,  # Nesterov momentum in SGD [TENT]
+            "WD": 0.0,  # weight decay; the authors' code has 5e-4 [TENT]
+        },
+        "TEST": {
+            "BATCH_SIZE": 128,  # images per batch, for adaptation and evaluation [TENT]
+            "PROTOCOL": "online",  # 'online' = TENT's one pass; 'offline' = the paper's epochs, then evaluation [ours]
+            "EPOCHS": 5,  # epochs of the offline protocol [ours; paper]
+            # 'seeded' = shuffled by the seed (class-sorted streams spoil batch statistics); 'file' = the data set's own
+            # order, which is TENT's [ours]
+            "ORDER": "seeded",
+            "NUM_WORKERS": 0,  # worker processes of a data loader; 0 = none [ours]
+        },
+        "CATTAN": {
+            "D": 0,  # dimension of the subspaces; 0 = chosen by the stability rule [ours; paper]
+            "LAMBDA_LR": 0.025,  # weight of the confidence loss [ours; paper]
+            "LAMBDA_CB": 1.0,  # weight of the class balance [ours; paper]
+            "LAMBDA_ALIGN": 1.0,  # weight of the alignment cost [ours; paper]
+            # 'auto' = the file in CKPT_DIR, fitted and cached where the benchmark has source data;
+            # 'classifier' = row space of the classifier, no source data; otherwise a path [ours]
+            "SOURCE_BASIS": "auto",
+            # 'pca' = centred basis, no mean subtracted when projecting (paper); 'none' = uncentred SVD (authors'
+            # code); 'shift' = centred and mean-shifted [ours]
+            "CENTERING": "pca",
+            "ALIGN_REDUCTION": "sum",  # alignment cost as 'sum' (paper) or 'mean' (authors' code) [ours]
+            # 'bce' = binary cross-entropy to the uniform prior (paper); 'entropy' = mean entropy minus entropy of the
+            # mean prediction (authors' code) [ours]
+            "CLASS_BALANCE": "bce",
+            "CONFIDENCE": "hlr",  # 'hlr' = hard likelihood ratio (paper), 'slr' = soft, 'entropy' [ours]
+            "DELTA": 0.1,  # failure probability in the stability rule [ours; paper]
+            "EPSILON": 1e6,  # tolerance in the stability rule [ours; paper]
+            "DECAY": 1.0,  # weight that past batches keep at each new batch in the online tracker [ours]
+            "PRIOR": 200.0,  # samples that the source subspace counts for at the start of the online tracker [ours]
+        },
+        "TENT_PLUS": {
+            "LAMBDA_CB": 1.0,  # weight of the class balance [ours; paper]
+            "CLASS_BALANCE": "bce",  # 'bce' or 'entropy', as CATTAN.CLASS_BALANCE [ours]
+        },
+        "SHOT": {
+            "LAMBDA_PL": 0.3,  # weight of the cross-entropy to the pseudo-labels [ours; SHOT]
+            "ROUNDS": 2,  # rounds of centroids and labels per refresh [ours; SHOT]
+        },
+        "IP": {
+            "LAMBDA_LR": 0.025,  # weight of the likelihood ratio [ours; Mummadi et al.]
+            "CONFIDENCE": "hlr",  # 'hlr' = hard likelihood ratio, 'slr' = soft [ours; Mummadi et al.]
+            "KAPPA": 0.9,  # share of the past in the running mean prediction [ours; Mummadi et al.]
+            "WIDTH": 16,  # channels of the input transformation [ours]
+            "DEPTH": 2,  # convolutions of the input transformation [ours]
+        },
+        "SOURCE": {
+            "EPOCHS": 10,  # epochs, where a small source model is trained on the spot [ours]
+            "LR": 1e-2,  # peak learning rate of that training (SGD, one cycle) [ours]
+            "BATCH_SIZE": 64,  # images per batch of that training [ours]
+        },
+        "DATA": {
+            "SOURCE": "",  # source domain of a domain-adaptation benchmark [ours]
+            "TARGET": "",  # target domain of a domain-adaptation benchmark [ours]
+        },
+        "CUDNN": {
+            "BENCHMARK": True,  # let cuDNN pick the fastest algorithms [TENT]
+        },
+        "DEVICE": "auto",  # 'auto' = CUDA, then MPS, then CPU; or any torch device string [ours]
+        "MIXED_PRECISION": False,  # automatic mixed precision where the device has it [ours]
+        "DESC": "",  # free text that describes the run [TENT]
+        "RNG_SEED": 1,  # seed of a run [TENT]
+        "SEEDS": [],  # seeds to average over; [] = [RNG_SEED] [ours]
+        "SAVE_DIR": "./output",  # folder of logs and results [TENT]
+        "DATA_DIR": "./data",  # folder of the datasets [TENT]
+        "CKPT_DIR": "./ckpt",  # folder of checkpoints and source subspaces [TENT]
+        "LOG_DEST": "log.txt",  # log file inside SAVE_DIR [TENT]
+        "LOG_TIME": "",  # time stamp of the log, filled in by a run [TENT]
+    }
+)
+_C.freeze()
+
+# An empty default does not show what its entries are; str unless it is named here.
+EMPTY_LIST_ENTRIES: dict[str, type] = {"SEEDS": int}
+
+# The defaults themselves, not a copy, so that it shows the nodes that plug-ins add.
+cfg = _C
+
+
+def get_defaults() -> CfgNode:
+    """Return a fresh copy of the defaults that can be changed."""
+    copy = _C.clone()
+    copy.defrost()
+    return copy

@@ -1,0 +1,1 @@
+"""Benchmarks by name, corruption maths, seeded streams of batches."""

@@ -1,0 +1,55 @@
+"""What a benchmark is: target domains by name, and the source data where it has them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import Dataset
+
+from tta_cattan.registry import Registry
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One target data set of a benchmark: a corruption at a severity, or a named domain (severity 0)."""
+
+    name: str
+    severity: int = 0
+
+
+class Benchmark(ABC):
+    """A family of target domains that one source model is adapted to."""
+
+    num_classes: int
+
+    def __init__(self, cfg: CfgNode) -> None:
+        self.cfg = cfg
+
+    def domains(self) -> list[Domain]:
+        """Return the domains that the config asks for, in TENT's order: severity by severity."""
+        node = self.cfg.CORRUPTION
+        return [Domain(name, severity) for severity in node.SEVERITY for name in node.TYPE]
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise UserError where data is missing, before any long work starts."""
+
+    @abstractmethod
+    def target(self, domain: Domain) -> Dataset:
+        """Return a domain's (input, label) pairs."""
+
+    def source(self) -> Dataset | None:
+        """Return the source training data, or None where the benchmark has none."""
+        return None
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what decides the data's content, for the fingerprint of a result."""
+
+
+BENCHMARK_REGISTRY: Registry[type[Benchmark]] = Registry("dataset")

@@ -1,0 +1,83 @@
+"""Seeded streams of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from tta_cattan.errors import UserError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and labels, with the samples' places in the data set."""
+
+    indices: Tensor
+    inputs: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A data set in batches, in an order that only ``seed`` decides (``seed=None``: the order of the data set).
+
+    Iterating again gives the same batches; ``reordered(n)`` gives the n-th other order of the same seed.
+    """
+
+    dataset: Dataset
+    batch_size: int
+    seed: int | None
+    device: torch.device
+    workers: int = 0
+    order: int = 0
+
+    def __post_init__(self) -> None:
+        if not len(self.dataset):
+            raise UserError("the data set is empty: there is nothing to predict or to adapt to")
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return -(-len(self.dataset) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        chunks = self._permutation().split(self.batch_size)
+        for indices, (inputs, labels) in zip(chunks, self._load(chunks), strict=True):
+            yield Batch(indices, inputs.to(self.device, non_blocking=True), labels)
+
+    def reordered(self, order: int) -> Stream:
+        """Return the same data in another order, as for another epoch."""
+        return replace(self, order=order)
+
+    def _permutation(self) -> Tensor:
+        if self.seed is None and self.order == 0:
+            return torch.arange(len(self.dataset))
+        generator = torch.Generator().manual_seed((self.seed or 0) * 1_000_003 + self.order)
+        return torch.randperm(len(self.dataset), generator=generator)
+
+    def _load(self, chunks: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (inputs, labels) per chunk of indices."""
+        if isinstance(self.dataset, TensorDataset):  # in memory: a loader would only collate what one index gives
+            inputs, labels = self.dataset.tensors
+            return ((inputs[chunk], labels[chunk]) for chunk in chunks)
+        loader = DataLoader(
+            self.dataset,
+            batch_sampler=[chunk.tolist() for chunk in chunks],
+            num_workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+            persistent_workers=False,
+        )
+        return iter(loader)
+
+
+class Unlabelled:
+    """What a method may see of a stream: (indices, inputs), lazily and again and again."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return ((batch.indices, batch.inputs) for batch in self.stream)

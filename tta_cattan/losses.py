@@ -1,0 +1,76 @@
+"""Unsupervised losses on logits (batch x classes): pure functions, each with its formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def softmax_entropy(logits: Tensor) -> Tensor:
+    """Mean entropy of the predictions: ``-sum_c p_c log p_c``, batch mean, ``p = softmax(y)``."""
+    log_p = logits.log_softmax(1)
+    return -(log_p.exp() * log_p).sum(1).mean()
+
+
+def hard_likelihood_ratio(logits: Tensor) -> Tensor:
+    """Hard likelihood ratio: ``-y_{c*} + log sum_{i != c*} exp(y_i)``, batch mean, ``c* = argmax y``.
+
+    Note: the gradient at a confident sample does not vanish, which is the point of it (entropy's does).
+    """
+    top, winner = logits.max(1, keepdim=True)
+    others = logits.scatter(1, winner, float("-inf"))
+    return (others.logsumexp(1) - top.squeeze(1)).mean()
+
+
+def soft_likelihood_ratio(logits: Tensor) -> Tensor:
+    """Soft likelihood ratio: ``sum_c p_c (-y_c + log sum_{i != c} exp(y_i))``, batch mean, ``p = softmax(y)``.
+
+    With ``L = logsumexp(y)`` the inner term is ``-log p_c + log(1 - p_c)``, so no C x C array is formed.
+    ``log(1 - p_c)`` is taken as ``log sum_{i != c} p_i``, exact for the largest class where ``1 - p_c`` cancels.
+    """
+    log_p = logits.log_softmax(1)
+    p = log_p.exp()
+    top, winner = log_p.max(1, keepdim=True)
+    log_rest_of_winner = log_p.scatter(1, winner, float("-inf")).logsumexp(1, keepdim=True)
+    # Every class but the winner has p <= 1/2, where log1p(-p) keeps full precision.
+    log_rest = torch.log1p(-p.scatter(1, winner, 0.0)).scatter(1, winner, log_rest_of_winner)
+    return (p * (log_rest - log_p)).sum(1).mean()
+
+
+def class_balance(logits: Tensor) -> Tensor:
+    """Class balance of the paper: binary cross-entropy between the mean prediction and the uniform prior.
+
+    ``-1/C sum_c [1/C log m_c + (1 - 1/C) log(1 - m_c)]`` with ``m`` the batch mean of ``softmax(y)``.
+    """
+    mean = logits.softmax(1).mean(0)
+    return F.binary_cross_entropy(mean.clamp(0.0, 1.0), torch.full_like(mean, 1.0 / mean.numel()))
+
+
+def information_maximization(logits: Tensor) -> Tensor:
+    """Mean entropy minus entropy of the mean prediction (SHOT; the class balance of the authors' code)."""
+    return softmax_entropy(logits) - mean_entropy(logits.softmax(1).mean(0))
+
+
+def mean_entropy(mean: Tensor) -> Tensor:
+    """Entropy of one distribution: ``-sum_c m_c log m_c`` with ``0 log 0 = 0``."""
+    return torch.special.entr(mean.clamp_min(torch.finfo(mean.dtype).tiny)).sum()
+
+
+def divergence_from_uniform(mean: Tensor) -> Tensor:
+    """``KL(m || uniform) = log C - H(m)`` of one distribution over C classes."""
+    return math.log(mean.numel()) - mean_entropy(mean)
+
+
+CONFIDENCE: dict[str, Callable[[Tensor], Tensor]] = {
+    "hlr": hard_likelihood_ratio,
+    "slr": soft_likelihood_ratio,
+    "entropy": softmax_entropy,
+}
+CLASS_BALANCE: dict[str, Callable[[Tensor], Tensor]] = {
+    "bce": class_balance,
+    "entropy": information_maximization,
+}

@@ -1,0 +1,24 @@
+"""The adaptation methods, one file each over one base class; importing this package registers them."""
+
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches, setup_model
+from tta_cattan.methods.cattan import CATTAn
+from tta_cattan.methods.ip import IP
+from tta_cattan.methods.norm import Norm
+from tta_cattan.methods.shot import Shot
+from tta_cattan.methods.source import Source
+from tta_cattan.methods.tent import Tent
+from tta_cattan.methods.tent_plus import TentPlus
+
+__all__ = [
+    "ADAPTATION_REGISTRY",
+    "IP",
+    "AdaptationMethod",
+    "Batches",
+    "CATTAn",
+    "Norm",
+    "Shot",
+    "Source",
+    "Tent",
+    "TentPlus",
+    "setup_model",
+]

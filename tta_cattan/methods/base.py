@@ -1,0 +1,246 @@
+"""What every adaptation method shares: optimiser, reset, statistics, mixed precision, folding."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from tta_cattan.errors import UserError
+from tta_cattan.methods.optim import OptimizerFactory, adam, optimizer_from_cfg
+from tta_cattan.methods.precision import Precision
+from tta_cattan.models.normalization import (
+    affine_parameters,
+    freeze_batch_statistics,
+    require_affine,
+    statistics_layers,
+    use_statistics,
+)
+from tta_cattan.registry import Registry
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+    from tta_cattan.subspace import Subspace
+
+logger = logging.getLogger(__name__)
+
+# Unlabelled target data as a method sees it: (indices, inputs), again and again in the same order.
+Batches = Iterable[tuple[Tensor, Tensor]]
+
+
+class AdaptationMethod(nn.Module):
+    """A model that adapts to the unlabelled data it predicts.
+
+    Note: like TENT, it takes the model over: pass a copy to keep the original.
+    """
+
+    adapts = True  # whether forward updates anything; False needs no normalisation layers
+    needs_images = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        optimizer: OptimizerFactory | None = None,
+        steps: int = 1,
+        episodic: bool = False,
+        statistics: str = "batch",
+        momentum: float | None = None,
+        mixed_precision: bool = False,
+    ) -> None:
+        """Configure ``model``; ``optimizer`` maps parameters to any torch optimiser (default: Adam, lr 1e-3)."""
+        super().__init__()
+        if steps < 1:
+            raise UserError(f"steps = {steps}: a method needs at least 1 update per batch")
+        self.steps = steps
+        self.episodic = episodic
+        self.statistics = statistics
+        self.make_optimizer = optimizer or adam()
+        self.precision = Precision(mixed_precision)
+        self.skipped_steps = 0
+        self.model = self.configure_model(model)
+        self.statistics_layers = statistics_layers(self.model)
+        if statistics == "running" and momentum is not None:
+            for layer in self.statistics_layers:
+                layer.momentum = momentum
+        self._source_state = self._adapted_state()
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.restart_optimizer()
+
+    @classmethod
+    def from_cfg(
+        cls,
+        model: nn.Module,
+        cfg: CfgNode,
+        num_classes: int | None = None,
+        source_subspace: Subspace | None = None,
+    ) -> AdaptationMethod:
+        """Build the method from a config; what is not this method's concern is ignored."""
+        return cls(
+            model,
+            optimizer=optimizer_from_cfg(cfg),
+            steps=cfg.OPTIM.STEPS,
+            episodic=cfg.MODEL.EPISODIC,
+            statistics=cfg.BN.STATISTICS,
+            momentum=cfg.BN.MOM,
+            mixed_precision=cfg.MIXED_PRECISION,
+            **cls.options_from_cfg(cfg, num_classes, source_subspace),
+        )
+
+    @classmethod
+    def options_from_cfg(
+        cls, cfg: CfgNode, num_classes: int | None, source_subspace: Subspace | None
+    ) -> dict[str, Any]:
+        """Return the keyword arguments that only this method has."""
+        return {}
+
+    def configure_model(self, model: nn.Module) -> nn.Module:
+        """Freeze the model and free the scale and shift of its normalisation layers."""
+        # Evaluation mode: dropout and stochastic depth would make predictions random; statistics are set apart.
+        model.eval()
+        model.requires_grad_(False)
+        if self.adapts:
+            require_affine(model, type(self).__name__)
+            for param in affine_parameters(model)[0]:
+                param.requires_grad_(True)
+        return model
+
+    def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
+        """Return the parameters that are updated, and their names."""
+        return affine_parameters(self.model) if self.adapts else ([], [])
+
+    def restart_optimizer(self) -> None:
+        """Begin anew with an optimiser that remembers nothing."""
+        params, _ = self.collect_params()
+        self.optimizer = self.make_optimizer(params) if params else None
+        self.precision.restart()
+
+    def prepare(self, batches: Batches) -> None:
+        """Learn from the whole target set before the first epoch (offline protocol)."""
+
+    def start_epoch(self, batches: Batches) -> None:
+        """Learn from the whole target set before an epoch (offline protocol)."""
+
+    def forward(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
+        """Infer and adapt; the logits are those from before the last update."""
+        if len(x) == 0:
+            raise UserError("an empty batch was given: there is nothing to predict or to adapt to")
+        if self.episodic:
+            self.reset()
+        for _ in range(self.steps):
+            logits = self.forward_and_adapt(x, indices)
+        return logits
+
+    @torch.enable_grad()  # hosts call their models under no_grad
+    def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
+        """Update once on a batch and return its logits from before the update.
+
+        Note: ``indices`` are the samples' places in the target set, for methods that keep something per sample.
+        """
+        if self.optimizer is None:
+            return self.predict(x)
+        logits, loss = self.loss_calculation(x, indices)
+        if torch.isfinite(loss):
+            self.precision.step(loss, self.optimizer)
+        else:
+            self.skipped_steps += 1
+            logger.warning("the loss is %s: this update was skipped (%d so far)", loss.item(), self.skipped_steps)
+        self.optimizer.zero_grad()
+        return logits.detach()
+
+    def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the logits of a batch and the loss to be minimised on it."""
+        logits = self.infer(x, adapting=True)
+        return logits, self.loss(logits)
+
+    def loss(self, logits: Tensor) -> Tensor:
+        """Return the loss of a batch of logits."""
+        raise NotImplementedError(f"{type(self).__name__} updates parameters but has no loss")
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the logits of a batch and update nothing."""
+        return self.infer(x, adapting=False)
+
+    def infer(self, x: Tensor, adapting: bool) -> Tensor:
+        """Run the model under the method's statistics and precision; the logits are float32.
+
+        Note: one sample gives a BatchNorm layer without spatial extent no statistics; it gets the source's.
+        """
+        self.model.eval()  # a host may have called train() on something inside
+        use_statistics(self.statistics_layers, self.statistics, adapting)
+        with self.precision.autocast(x.device):
+            try:
+                logits = self.model(x)
+            except ValueError as error:
+                if len(x) > 1 or "more than 1 value per channel" not in str(error):
+                    raise
+                use_statistics(self.statistics_layers, "source", adapting)
+                logits = self.model(x)
+        return logits.float()
+
+    def reset(self) -> None:
+        """Restore the source state, bit for bit, the optimiser's included."""
+        state = self.model.state_dict(keep_vars=True)
+        with torch.no_grad():
+            for name, value in self._source_state.items():
+                state[name].copy_(value)
+        self.forget()
+        self.restart_optimizer()
+
+    def forget(self) -> None:
+        """Drop what the method itself has learnt from the target data."""
+
+    def fold(self) -> nn.Module:
+        """Return a plain copy of the adapted model that does not need this package.
+
+        Note: with ``statistics="batch"`` the copy normalises by the batch it is given, as the method does.
+        """
+        plain = copy.deepcopy(self.model)
+        if self.statistics == "batch":
+            freeze_batch_statistics(plain)
+        for layer in statistics_layers(plain):
+            layer.track_running_stats = True
+        for param in plain.parameters():
+            param.grad = None
+        return plain.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> AdaptationMethod:
+        """Set the mode of the wrapper only: the model's modes belong to the method."""
+        self.training = mode
+        return self
+
+    def _adapted_state(self) -> dict[str, Tensor]:
+        """Copy what adaptation can change: the free parameters and the buffers of the normalisation layers."""
+        moving = {id(p) for p in self.model.parameters() if p.requires_grad}
+        moving |= {id(b) for layer in self.statistics_layers for b in layer.buffers()}
+        state = self.model.state_dict(keep_vars=True)
+        return {name: value.detach().clone() for name, value in state.items() if id(value) in moving}
+
+
+ADAPTATION_REGISTRY: Registry[type[AdaptationMethod]] = Registry("adaptation method")
+
+
+def setup_model(
+    model: nn.Module,
+    cfg: CfgNode,
+    num_classes: int | None = None,
+    source_subspace: Subspace | None = None,
+) -> AdaptationMethod:
+    """Return ``model`` under the method that ``cfg.MODEL.ADAPTATION`` names: ``outputs = model(x)`` infers and adapts.
+
+    ``num_classes`` helps to find the classifier of a model with several linear layers; ``source_subspace`` is for
+    CATTAn (otherwise ``CATTAN.SOURCE_BASIS`` says where to find it).
+    """
+    method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
+    adapted = method.from_cfg(model, cfg, num_classes=num_classes, source_subspace=source_subspace)
+    _, names = adapted.collect_params()
+    logger.debug("parameters for adaptation: %s", names)
+    return adapted
+
+

@@ -1,0 +1,224 @@
+"""CATTAn: test-time adaptation by deep subspace alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from tta_cattan.errors import UserError
+from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
+from tta_cattan.models.aligned_head import AlignedHead
+from tta_cattan.models.classifier import find_classifier, only_head_call, replace_module, watch_head
+from tta_cattan.subspace import (
+    FeatureMoments,
+    Subspace,
+    SubspaceTracker,
+    classifier_subspace,
+    select_dimension,
+    subspace_of_moments,
+)
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+
+@ADAPTATION_REGISTRY.register("cattan")
+class CATTAn(AdaptationMethod):
+    """Align the target's feature subspace with the source's while the normalisation layers adapt.
+
+    ``L = lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB`` over the norm affines and ``Phi``. Offline, ``prepare``
+    fits ``W_t`` to all target features and sets ``Phi* = W_t^T W_s``; online, ``W_t`` starts at ``W_s`` and is tracked
+    from the batches. ``source_subspace=None`` takes the row space of the classifier for ``W_s``: no source data.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        source_subspace: Subspace | None = None,
+        d: int = 0,
+        lambda_lr: float = 0.025,
+        lambda_cb: float = 1.0,
+        lambda_align: float = 1.0,
+        centering: str = "pca",
+        align_reduction: str = "sum",
+        class_balance: str = "bce",
+        confidence: str = "hlr",
+        delta: float = 0.1,
+        epsilon: float = 1e6,
+        decay: float = 1.0,
+        prior: float = 200.0,
+        classifier: str = "",
+        num_classes: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.classifier = find_classifier(model, classifier, num_classes)
+        head = AlignedHead(model.get_submodule(self.classifier))
+        source = source_subspace or classifier_subspace(head.weight)
+        self.source = check_source(source, head.in_features, d, centering).to(head.weight.device)
+        self.d, self.centering, self.delta, self.epsilon = d, centering, delta, epsilon
+        self.decay, self.prior = decay, prior
+        self.lambda_lr, self.lambda_cb, self.lambda_align = lambda_lr, lambda_cb, lambda_align
+        self.align_reduction = align_reduction
+        self.class_balance, self.confidence = CLASS_BALANCE[class_balance], CONFIDENCE[confidence]
+        super().__init__(replace_module(model, self.classifier, head), **options)
+        self.forget()
+        self.restart_optimizer()
+
+    @classmethod
+    def options_from_cfg(
+        cls, cfg: CfgNode, num_classes: int | None, source_subspace: Subspace | None
+    ) -> dict[str, Any]:
+        node = cfg.CATTAN
+        if source_subspace is None and node.SOURCE_BASIS == "auto":
+            raise UserError(
+                "CATTAn needs a source subspace: pass source_subspace=fit_subspace(source_features), set "
+                "CATTAN.SOURCE_BASIS to a file that `tta-cattan fit-source` wrote, or to 'classifier' "
+                "where there is no source data"
+            )
+        if source_subspace is None and node.SOURCE_BASIS != "classifier":
+            source_subspace = Subspace.load(node.SOURCE_BASIS)
+        return {
+            "source_subspace": source_subspace,
+            "d": node.D,
+            "lambda_lr": node.LAMBDA_LR,
+            "lambda_cb": node.LAMBDA_CB,
+            "lambda_align": node.LAMBDA_ALIGN,
+            "centering": node.CENTERING,
+            "align_reduction": node.ALIGN_REDUCTION,
+            "class_balance": node.CLASS_BALANCE,
+            "confidence": node.CONFIDENCE,
+            "delta": node.DELTA,
+            "epsilon": node.EPSILON,
+            "decay": node.DECAY,
+            "prior": node.PRIOR,
+            "classifier": cfg.MODEL.CLASSIFIER,
+            "num_classes": num_classes,
+        }
+
+    @property
+    def head(self) -> AlignedHead:
+        """The classifier with its alignment."""
+        return self.model.get_submodule(self.classifier)
+
+    def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
+        """Return the affines of the normalisation layers and ``Phi``."""
+        params, names = super().collect_params()
+        if self.head.phi is not None:
+            params.append(self.head.phi)
+            names.append(f"{self.classifier}.phi".lstrip("."))
+        return params, names
+
+    def forget(self) -> None:
+        """Drop the target subspace: until the next target data the head is the plain source classifier."""
+        self.target: Subspace | None = None
+        self.tracker: SubspaceTracker | None = None
+        source = self._source_basis(self.d)
+        self.head.align(source, source, enabled=False)
+
+    @torch.no_grad()
+    def prepare(self, batches: Batches) -> None:
+        """Fit ``W_t`` to the features of all batches, choose d where it is open, and set ``Phi`` to ``Phi*``."""
+        moments = FeatureMoments(self.head.in_features, self.head.weight.device)
+        for _, x in batches:
+            with watch_head(self.head) as calls:
+                logits = self.predict(x)
+            moments.update(only_head_call(calls, logits, self.classifier).features.float())
+        target = subspace_of_moments(moments, self.d or None, center=self.centering != "none")
+        d = self.d or self._rule(target.eigenvalues, target.count)
+        self._start_alignment(target.truncate(d))
+
+    def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the logits and ``lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB``.
+
+        Note: without a target subspace from ``prepare`` the batch first moves the tracked one, so its own logits see it.
+        """
+        if not self.head.enabled:
+            self._start_tracking()
+        with self._tracking():
+            logits = self.infer(x, adapting=True)
+        loss = self.lambda_lr * self.confidence(logits) + self.lambda_cb * self.class_balance(logits)
+        return logits, loss + self.lambda_align * self.head.cost(self.align_reduction)
+
+    def fold(self) -> nn.Module:
+        """Return a plain copy of the source architecture with the alignment folded into its linear classifier."""
+        plain = super().fold()
+        return replace_module(plain, self.classifier, plain.get_submodule(self.classifier).fold().requires_grad_(False))
+
+    def _start_alignment(self, target: Subspace) -> None:
+        """Align a target subspace with the source's, from the closed form."""
+        shifted = self.centering == "shift"
+        self.target = target
+        self.head.align(
+            target.basis,
+            self._source_basis(target.d),
+            target_mean=target.mean if shifted else None,
+            source_mean=self.source.mean if shifted else None,
+        )
+        self.restart_optimizer()
+
+    def _start_tracking(self) -> None:
+        """Begin at the source subspace, before any target data was seen."""
+        d = self.d or self._rule(self.source.eigenvalues, self.source.count)
+        source = self.source.to(self.head.weight.device)
+        self.tracker = SubspaceTracker(source, d, self.centering != "none", self.decay, self.prior)
+        self._start_alignment(Subspace(self.tracker.basis, self.tracker.energy, self.tracker.mean, 0, source.centered))
+
+    @contextmanager
+    def _tracking(self) -> Iterator[None]:
+        """Let the features that enter the head move the target subspace first, where it is tracked."""
+        if self.tracker is None:
+            yield
+            return
+        handle = self.head.register_forward_pre_hook(lambda _, args: self._absorb(args[0]))
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _absorb(self, features: Tensor) -> None:
+        basis = self.tracker.update(features.float())
+        mean = self.tracker.mean if self.centering == "shift" else None
+        self.head.move_target(basis, self._source_basis(basis.shape[1]), mean)
+
+    def _source_basis(self, d: int) -> Tensor:
+        """Return ``W_s``: the first d directions (all for d = 0), or the classifier's whole row space."""
+        basis = self.source.basis.to(self.head.weight.device)
+        return basis[:, :d] if d and self.source.count else basis
+
+    def _rule(self, target_eigenvalues: Tensor, n_target: int) -> int:
+        """Choose d by the stability rule; the classifier's row space has no spectrum and leaves it to the target."""
+        if not n_target:
+            raise UserError(
+                "CATTAN.D = 0: the online protocol chooses d from the source spectrum, and the classifier's row space "
+                "has none. Set CATTAN.D"
+            )
+        # The rule looks one eigenvalue past d; a file may hold more eigenvalues than directions.
+        source = self.source.eigenvalues[: self.source.d + 1] if self.source.count else target_eigenvalues
+        return select_dimension(source, target_eigenvalues, n_target, self.delta, self.epsilon)
+
+
+def check_source(source: Subspace, dim: int, d: int, centering: str) -> Subspace:
+    """Return ``source`` if it fits the features, d and the form of centring; otherwise say what does not fit."""
+    if source.dim != dim:
+        raise UserError(
+            f"the source subspace is of {source.dim} features and the classifier takes {dim}: it was made for another "
+            "model. Make one for this model with `tta-cattan fit-source`"
+        )
+    if source.count == 0:
+        if centering == "shift":
+            raise UserError("CATTAN.CENTERING = 'shift' needs the mean source feature, which the classifier's row space lacks")
+        return source
+    if d > source.d:
+        raise UserError(f"CATTAN.D = {d}: the source subspace holds {source.d} directions; lower d or fit it with more")
+    if source.centered != (centering != "none"):
+        made = "centred (PCA)" if source.centered else "uncentred"
+        raise UserError(f"CATTAN.CENTERING = {centering!r}, but the source subspace is {made}: fit it with the same centring")
+    if centering == "shift" and source.mean is None:
+        raise UserError("CATTAN.CENTERING = 'shift' needs the mean source feature, which this subspace was saved without")
+    return source

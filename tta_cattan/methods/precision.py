@@ -1,0 +1,45 @@
+"""Mixed precision where the device has it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+class Precision:
+    """Autocast around the forward pass, and the loss scaling that float16 needs.
+
+    bfloat16 where the device computes in it (CPU, MPS, recent GPUs): it needs no scaling. Otherwise float16, scaled.
+    """
+
+    def __init__(self, mixed: bool) -> None:
+        self.mixed = mixed
+        self.scaler: torch.amp.GradScaler | None = None
+
+    def restart(self) -> None:
+        """Forget the loss scale."""
+        self.scaler = torch.amp.GradScaler("cuda") if self.mixed and _needs_scaling() else None
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[None]:
+        """Return the context for the forward pass on ``device``."""
+        if not self.mixed:
+            return nullcontext()
+        dtype = torch.float16 if device.type == "cuda" and _needs_scaling() else torch.bfloat16
+        return torch.autocast(device.type, dtype=dtype)
+
+    def step(self, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        """Back-propagate and update."""
+        if self.scaler is None or not loss.is_cuda:
+            loss.backward()
+            optimizer.step()
+            return
+        self.scaler.scale(loss).backward()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+
+
+def _needs_scaling() -> bool:
+    """Tell whether the GPU has no bfloat16 (before NVIDIA's Ampere)."""
+    return torch.cuda.is_available() and not torch.cuda.is_bf16_supported()

@@ -1,0 +1,120 @@
+"""SHOT: information maximisation and pseudo-labels from feature centroids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tta_cattan.losses import information_maximization
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
+from tta_cattan.models.classifier import find_classifier, only_head_call, watch_head
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+    from tta_cattan.subspace import Subspace
+
+
+def centroid_features(features: Tensor) -> Tensor:
+    """Append a constant 1 to each feature vector and normalise to length 1."""
+    return F.normalize(torch.cat([features, features.new_ones(len(features), 1)], 1), dim=1)
+
+
+def centroid_sums(features: Tensor, weights: Tensor) -> Tensor:
+    """``sum_i w_ic z_i`` per class (C x D+1); the cosine does not need the division by ``sum_i w_ic``."""
+    return weights.T @ features
+
+
+def nearest_centroid(features: Tensor, sums: Tensor) -> Tensor:
+    """Return the class of the centroid at the smallest cosine distance; a class without weight is never chosen."""
+    empty = sums.abs().sum(1) == 0
+    similarity = features @ F.normalize(sums, dim=1).T
+    return similarity.masked_fill(empty, float("-inf")).argmax(1)
+
+
+def pseudo_labels(features: Tensor, logits: Tensor, rounds: int = 2) -> Tensor:
+    """Return SHOT's labels: nearest softmax-weighted centroid, then ``rounds - 1`` times nearest centroid of those."""
+    z = centroid_features(features)
+    labels = nearest_centroid(z, centroid_sums(z, logits.softmax(1)))
+    for _ in range(rounds - 1):
+        labels = nearest_centroid(z, centroid_sums(z, F.one_hot(labels, logits.shape[1]).to(z)))
+    return labels
+
+
+@ADAPTATION_REGISTRY.register()
+class Shot(AdaptationMethod):
+    """``L = information maximisation + lambda_pl x cross-entropy`` to pseudo-labels.
+
+    Offline the labels come from all target features and are refreshed every epoch. Online the softmax-weighted
+    centroids are summed over the batches seen so far, and each batch is labelled by them.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lambda_pl: float = 0.3,
+        rounds: int = 2,
+        classifier: str = "",
+        num_classes: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, **options)
+        self.lambda_pl = lambda_pl
+        self.rounds = rounds
+        self.classifier = find_classifier(model, classifier, num_classes)
+        self.forget()
+
+    @classmethod
+    def options_from_cfg(
+        cls, cfg: CfgNode, num_classes: int | None, source_subspace: Subspace | None
+    ) -> dict[str, Any]:
+        return {
+            "lambda_pl": cfg.SHOT.LAMBDA_PL,
+            "rounds": cfg.SHOT.ROUNDS,
+            "classifier": cfg.MODEL.CLASSIFIER,
+            "num_classes": num_classes,
+        }
+
+    def forget(self) -> None:
+        """Drop the pseudo-labels and the centroids."""
+        self.labels: dict[int, int] = {}
+        self.sums: Tensor | None = None
+
+    @torch.no_grad()
+    def start_epoch(self, batches: Batches) -> None:
+        """Label every target sample anew."""
+        indices, features, logits = [], [], []
+        for index, x in batches:
+            batch_features, batch_logits = self._features_and_logits(x, adapting=False)
+            indices.append(index)
+            features.append(batch_features)
+            logits.append(batch_logits)
+        labels = pseudo_labels(torch.cat(features), torch.cat(logits), self.rounds)
+        self.labels = dict(zip(torch.cat(indices).tolist(), labels.tolist(), strict=True))
+
+    def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the logits and ``IM + lambda_pl CE(pseudo-labels)``."""
+        features, logits = self._features_and_logits(x, adapting=True)
+        if self.labels and indices is not None:
+            labels = torch.tensor([self.labels[i] for i in indices.tolist()], device=logits.device)
+        else:
+            labels = self._label_batch(features.detach(), logits.detach())
+        loss = information_maximization(logits) + self.lambda_pl * F.cross_entropy(logits, labels)
+        return logits, loss
+
+    def _label_batch(self, features: Tensor, logits: Tensor) -> Tensor:
+        """Add a batch to the running centroids and label it by them."""
+        z = centroid_features(features)
+        sums = centroid_sums(z, logits.softmax(1))
+        self.sums = sums if self.sums is None else self.sums + sums
+        return nearest_centroid(z, self.sums)
+
+    def _features_and_logits(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
+        with watch_head(self.model.get_submodule(self.classifier)) as calls:
+            logits = self.infer(x, adapting)
+        call = only_head_call(calls, logits, self.classifier)
+        return call.features.float(), logits

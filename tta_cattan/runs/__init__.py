@@ -1,0 +1,1 @@
+"""Cells, the append-only results store, summaries, and what a result is (versions, hashes)."""

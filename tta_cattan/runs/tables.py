@@ -1,0 +1,187 @@
+"""A summary as Markdown, CSV, JSON and plain text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from tta_cattan.files import write_text
+from tta_cattan.runs.disk import disk_errors
+from tta_cattan.runs.summary import Domain, Statistic, Summary
+
+_WIDTH = 200
+_DASH = "-"
+# The column heads of the paper's tables.
+_SHORT_NAMES = {
+    "gaussian_noise": "gauss",
+    "shot_noise": "shot",
+    "impulse_noise": "impulse",
+    "defocus_blur": "defocus",
+    "glass_blur": "glass",
+    "motion_blur": "motion",
+    "zoom_blur": "zoom",
+    "brightness": "bright",
+    "elastic_transform": "elastic",
+    "pixelate": "pixel",
+    "jpeg_compression": "jpeg",
+}
+_TITLES = {"accuracy": "Accuracy (%)", "ece": "ECE", "nll": "NLL", "brier": "Brier score", "seconds": "Seconds"}
+_FORMATS: Mapping[str, Callable[[float], str]] = {
+    "accuracy": lambda value: f"{100 * value:.1f}",
+    "ece": "{:.2f}".format,
+}
+# Only a metric that is named here has a best value.
+_BEST: Mapping[str, Callable[[Iterable[float]], float]] = {
+    "accuracy": max,
+    "ece": min,
+    "nll": min,
+    "brier": min,
+    "seconds": min,
+}
+
+
+def to_markdown(summary: Summary, metric: str = "accuracy") -> str:
+    """Return one table of ``metric``: a row per method, a column per domain and the average, the best in bold."""
+    heads = [_markdown(name) for name in ("method", *_heads(summary), "avg")]
+    columns = [{m: summary.cells.get((m, domain, metric)) for m in summary.methods} for domain in summary.domains]
+    averages = {m: summary.averages.get((m, metric)) for m in summary.methods}
+    marked = [_mark_best(column, metric, spread="") for column in columns]
+    marked.append(_mark_best(averages, metric, spread=" ± {}"))
+    rows = [[_markdown(method), *(column[method] for column in marked)] for method in summary.methods]
+    rule = ["---"] + ["---:"] * (len(heads) - 1)
+    return "".join(f"| {' | '.join(row)} |\n" for row in (heads, rule, *rows))
+
+
+def to_csv(summary: Summary) -> str:
+    """Return every cell in long format and full precision (the averages are in the JSON)."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["method", "domain", "severity", "metric", "mean", "std", "n_seeds"])
+    for (method, domain, metric), found in summary.cells.items():
+        writer.writerow([method, domain.name, domain.severity, metric, found.mean, found.std, found.n_seeds])
+    return text.getvalue()
+
+
+def to_json(summary: Summary) -> str:
+    """Return the whole summary in full precision."""
+    return json.dumps(
+        {
+            "schema": 1,
+            "complete": summary.complete,
+            "missing": summary.missing,
+            "methods": summary.methods,
+            "domains": [_domain_fields(domain) for domain in summary.domains],
+            "metrics": summary.metrics,
+            "cells": [
+                {"method": method, **_domain_fields(domain), "metric": metric, **vars(found)}
+                for (method, domain, metric), found in summary.cells.items()
+            ],
+            "averages": [
+                {"method": method, "metric": metric, **vars(found)}
+                for (method, metric), found in summary.averages.items()
+            ],
+        },
+        indent=2,
+        allow_nan=False,
+    )
+
+
+def to_text(summary: Summary) -> str:
+    """Return an aligned table for the terminal: accuracy per domain and on average, then the average ECE."""
+    columns = [["method", *summary.methods]]
+    for head, domain in zip(_heads(summary), summary.domains, strict=True):
+        found = [summary.cells.get((method, domain, "accuracy")) for method in summary.methods]
+        columns.append([head, *(_show(one, "accuracy") for one in found)])
+    for head, metric in (("avg", "accuracy"), ("ECE", "ece")):
+        found = [summary.averages.get((method, metric)) for method in summary.methods]
+        columns.append([head, *(_show(one, metric, " ({})") for one in found)])
+    blocks = ["\n".join(_align(block)) for block in _blocks(columns)]
+    note = "accuracy in %; avg and ECE: mean over the domains (standard deviation over seeds)"
+    return "\n\n".join(blocks) + f"\n{note}\n" + "".join(f"{line}\n" for line in _incomplete(summary))
+
+
+def write_summary(folder: str | os.PathLike[str], summary: Summary, header_lines: Iterable[str] = ()) -> None:
+    """Write ``summary.md`` (the header lines, then a table per metric), ``summary.csv`` and ``summary.json``."""
+    parts = ["\n".join([*header_lines, *_incomplete(summary)])]
+    for metric in summary.metrics:
+        if metric != "n":  # the size of a domain is not a result
+            parts.append(f"## {_TITLES.get(metric, _markdown(metric))}\n\n{to_markdown(summary, metric).rstrip()}")
+    markdown = "\n\n".join(part for part in parts if part) + "\n"
+    for suffix, text in (("md", markdown), ("csv", to_csv(summary)), ("json", to_json(summary) + "\n")):
+        path = Path(folder) / f"summary.{suffix}"
+        with disk_errors("write", path):
+            write_text(path, text)
+
+
+def _heads(summary: Summary) -> list[str]:
+    """Return short column heads, with the severity only where the columns differ in it."""
+    severities = {domain.severity for domain in summary.domains}
+    names = [_SHORT_NAMES.get(domain.name, domain.name) for domain in summary.domains]
+    if len(severities) < 2:
+        return names
+    return [f"{name}{domain.severity or ''}" for name, domain in zip(names, summary.domains, strict=True)]
+
+
+def _incomplete(summary: Summary) -> list[str]:
+    """Return the line that warns of missing cells, if any are."""
+    if summary.complete:
+        return []
+    return [f"Incomplete (cells missing: {summary.missing}); an average is over the seeds that have every domain."]
+
+
+def _show(found: Statistic | None, metric: str, spread: str = "") -> str:
+    """Return a mean, and its standard deviation put into ``spread`` where there is one."""
+    if found is None:
+        return _DASH
+    form = _FORMATS.get(metric, "{:.4g}".format)
+    return form(found.mean) + (spread.format(form(found.std)) if spread and found.std is not None else "")
+
+
+def _mark_best(column: Mapping[str, Statistic | None], metric: str, spread: str) -> dict[str, str]:
+    """Return the column's cells; all that look as good as the best are bold, as no reader could tell them apart."""
+    means = [found.mean for found in column.values() if found is not None]
+    best = _show(Statistic(_BEST[metric](means), None, 1), metric) if means and metric in _BEST else None
+    shown = {}
+    for method, found in column.items():
+        text = _show(found, metric, spread)
+        shown[method] = f"**{text}**" if found is not None and _show(found, metric) == best else text
+    return shown
+
+
+def _blocks(columns: list[list[str]]) -> Iterable[list[list[str]]]:
+    """Split the columns after the first into runs that fit the width, each led by the first column."""
+    block, width = [columns[0]], _column_width(columns[0])
+    for column in columns[1:]:
+        if len(block) > 1 and width + 2 + _column_width(column) > _WIDTH:
+            yield block
+            block, width = [columns[0]], _column_width(columns[0])
+        block.append(column)
+        width += 2 + _column_width(column)
+    yield block
+
+
+def _column_width(column: list[str]) -> int:
+    """Return the width of a column's widest cell."""
+    return max(map(len, column))
+
+
+def _align(columns: list[list[str]]) -> list[str]:
+    """Return the lines of a table: names to the left, numbers to the right."""
+    first, *rest = columns
+    padded = [[cell.ljust(_column_width(first)) for cell in first]]
+    padded += [[cell.rjust(_column_width(column)) for cell in column] for column in rest]
+    return ["  ".join(row) for row in zip(*padded, strict=True)]
+
+
+def _domain_fields(domain: Domain) -> dict[str, str | int]:
+    """Return the JSON fields that name a column."""
+    return {"domain": domain.name, "severity": domain.severity, "label": domain.label}
+
+
+def _markdown(text: str) -> str:
+    """Return ``text`` so that it cannot end a table's cell or row."""
+    return " ".join(text.replace("|", "\\|").split())

@@ -1,0 +1,26 @@
+"""The maths of subspace alignment: pure functions and small records of tensors."""
+
+from tta_cattan.subspace.alignment import alignment_cost, closed_form, fold_alignment, project_classifier
+from tta_cattan.subspace.dimension import eigenvalue_gaps, select_dimension, stability_bound
+from tta_cattan.subspace.fit import classifier_subspace, fit_subspace, subspace_of_moments
+from tta_cattan.subspace.moments import FeatureMoments
+from tta_cattan.subspace.subspace import Subspace, orthonormality_error, reorthonormalize
+from tta_cattan.subspace.tracker import SubspaceTracker
+
+__all__ = [
+    "FeatureMoments",
+    "Subspace",
+    "SubspaceTracker",
+    "alignment_cost",
+    "classifier_subspace",
+    "closed_form",
+    "eigenvalue_gaps",
+    "fit_subspace",
+    "fold_alignment",
+    "orthonormality_error",
+    "project_classifier",
+    "reorthonormalize",
+    "select_dimension",
+    "stability_bound",
+    "subspace_of_moments",
+]
