@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from tta_cattan.errors import UserError
-from tta_cattan.runs.log import error_line, progress, reset_logging, setup_logging
+from tta_cattan.progress import progress
+from tta_cattan.runs.log import error_line, reset_logging, setup_logging
 
 LINE = r"\[\d\d/\d\d/\d\d \d\d:\d\d:\d\d\] \[test_log\.py: +\d+\]: "
 

@@ -10,9 +10,10 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
 from tta_cattan.runs.store import Cell, Record
-from tta_cattan.runs.summary import Domain, summarise
+from tta_cattan.runs.summary import summarise
 from tta_cattan.runs.tables import to_csv, to_json, to_markdown, to_text, write_summary
 
 # As the paper's table heads them.

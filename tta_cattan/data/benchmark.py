@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset
 
+from tta_cattan.domain import Domain
 from tta_cattan.registry import Registry
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
 
-@dataclass(frozen=True)
-class Domain:
-    """One target data set of a benchmark: a corruption at a severity, or a named domain (severity 0)."""
-
-    name: str
-    severity: int = 0
-
-
 class Benchmark(ABC):
     """A family of target domains that one source model is adapted to."""
 
     num_classes: int
+    images = True  # whether the inputs are images; features and point clouds are not
 
     def __init__(self, cfg: CfgNode) -> None:
         self.cfg = cfg
+
+    @property
+    def name(self) -> str:
+        """The registered name that the config uses."""
+        return self.cfg.CORRUPTION.DATASET
 
     def domains(self) -> list[Domain]:
         """Return the domains that the config asks for, in TENT's order: severity by severity."""
@@ -46,6 +44,10 @@ class Benchmark(ABC):
     def source(self) -> Dataset | None:
         """Return the source training data, or None where the benchmark has none."""
         return None
+
+    def describe_source(self) -> dict[str, Any]:
+        """Return what decides the source data's content."""
+        return {}
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

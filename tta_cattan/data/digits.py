@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark, Domain
+from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.data.corruptions import COMMON, EXTRA, corrupt_batch
+from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError, nearest
 
 N_TRAIN = 1000
@@ -32,7 +33,7 @@ def load_digit_images() -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(images[order, :, :, None], 3, axis=3), digits.target[order]
 
 
-@lru_cache(maxsize=None)
+@cache
 def corrupted_test_images(name: str, severity: int) -> np.ndarray:
     """Return the corrupted test digits; kept, because every method and seed asks for them again."""
     return corrupt_batch(load_digit_images()[0][N_TRAIN:], name, severity, strengths="cifar")
@@ -70,6 +71,10 @@ class DigitsC(Benchmark):
         """Return the training digits."""
         images, labels = load_digit_images()
         return TensorDataset(to_tensor(images[:N_TRAIN]), torch.from_numpy(labels[:N_TRAIN]))
+
+    def describe_source(self) -> dict[str, Any]:
+        """The first digits of a fixed order."""
+        return {"name": "digits", "n": N_TRAIN}
 
     def describe(self) -> dict[str, Any]:
         """The digits are fixed; only their number can be reduced."""

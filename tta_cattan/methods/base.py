@@ -41,6 +41,8 @@ class AdaptationMethod(nn.Module):
 
     adapts = True  # whether forward updates anything; False needs no normalisation layers
     needs_images = False
+    needs_source_subspace = False
+    config_node: str | None = None  # the node of the config that only this method reads
 
     def __init__(
         self,
@@ -196,6 +198,10 @@ class AdaptationMethod(nn.Module):
     def forget(self) -> None:
         """Drop what the method itself has learnt from the target data."""
 
+    def describe(self) -> dict[str, Any]:
+        """Return facts about the adapted state that belong to a result."""
+        return {"skipped_steps": self.skipped_steps}
+
     def fold(self) -> nn.Module:
         """Return a plain copy of the adapted model that does not need this package.
 
@@ -242,5 +248,3 @@ def setup_model(
     _, names = adapted.collect_params()
     logger.debug("parameters for adaptation: %s", names)
     return adapted
-
-

@@ -212,13 +212,19 @@ def check_source(source: Subspace, dim: int, d: int, centering: str) -> Subspace
         )
     if source.count == 0:
         if centering == "shift":
-            raise UserError("CATTAN.CENTERING = 'shift' needs the mean source feature, which the classifier's row space lacks")
+            raise UserError(
+                "CATTAN.CENTERING = 'shift' needs the mean source feature, which the classifier's row space lacks"
+            )
         return source
     if d > source.d:
         raise UserError(f"CATTAN.D = {d}: the source subspace holds {source.d} directions; lower d or fit it with more")
     if source.centered != (centering != "none"):
         made = "centred (PCA)" if source.centered else "uncentred"
-        raise UserError(f"CATTAN.CENTERING = {centering!r}, but the source subspace is {made}: fit it with the same centring")
+        raise UserError(
+            f"CATTAN.CENTERING = {centering!r}, but the source subspace is {made}: fit it with the same centring"
+        )
     if centering == "shift" and source.mean is None:
-        raise UserError("CATTAN.CENTERING = 'shift' needs the mean source feature, which this subspace was saved without")
+        raise UserError(
+            "CATTAN.CENTERING = 'shift' needs the mean source feature, which this subspace was saved without"
+        )
     return source

@@ -31,12 +31,11 @@ class IP(AdaptationMethod):
         lambda_lr: float = 0.025,
         confidence: str = "hlr",
         kappa: float = 0.9,
-        channels: int = 3,
         width: int = 16,
         depth: int = 2,
         **options: Any,
     ) -> None:
-        self._shape = {"channels": channels, "width": width, "depth": depth}
+        self._shape = {"channels": image_channels(model), "width": width, "depth": depth}
         super().__init__(model, **options)
         self.lambda_lr = lambda_lr
         self.confidence = CONFIDENCE[confidence]
@@ -87,3 +86,14 @@ class IP(AdaptationMethod):
     def fold(self) -> nn.Module:
         """Refuse: the transformation stands before the source architecture and cannot be folded into it."""
         raise UserError("IP adapts an input transformation that no source architecture has: it cannot be folded")
+
+
+def image_channels(model: nn.Module) -> int:
+    """Return the channels of the images that a model takes: those of its first convolution."""
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    if first is None:
+        raise UserError(
+            f"IP transforms input images, and {type(model).__name__} has no 2-d convolution: choose another method for "
+            "features or point clouds"
+        )
+    return first.in_channels

@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tta_cattan.disk import disk_errors
 from tta_cattan.errors import UserError
 from tta_cattan.files import sha256_text, write_text
-from tta_cattan.runs.disk import disk_errors
 
 RUN_FILE = "run.json"
 _DISTRIBUTIONS = ("torch", "torchvision", "timm", "numpy", "robustbench", "scikit-learn", "tta-cattan")

@@ -1,20 +1,16 @@
-"""Log lines in TENT's format, and progress bars that do not tear them."""
+"""Log lines in TENT's format, which progress bars do not tear."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from tqdm import tqdm
 
-from tta_cattan.runs.disk import disk_errors
-
-T = TypeVar("T")
+from tta_cattan.disk import disk_errors
 
 _FORMAT = "[%(asctime)s] [%(filename)s: %(lineno)4d]: %(message)s"
 _DATE_FORMAT = "%y/%m/%d %H:%M:%S"
@@ -79,21 +75,3 @@ def reset_logging() -> None:
 def error_line(label: str, accuracy: float) -> str:
     """Return TENT's line for one domain, ``error % [gaussian_noise5]: 12.34%``: people's scripts parse it."""
     return f"error % [{label}]: {1 - accuracy:.2%}"
-
-
-def progress(iterable: Iterable[T], total: int | None = None, desc: str = "") -> Iterable[T]:
-    """Iterate with a bar on stderr that appears after two seconds and leaves no trace.
-
-    Note: no bar where stderr is not a terminal, unless the environment has ``TTA_CATTAN_PROGRESS=1``.
-    """
-    shown = sys.stderr.isatty() or os.environ.get("TTA_CATTAN_PROGRESS") == "1"
-    return tqdm(
-        iterable,
-        total=total,
-        desc=desc,
-        delay=2,
-        file=sys.stderr,
-        leave=False,
-        dynamic_ncols=True,
-        disable=not shown,
-    )

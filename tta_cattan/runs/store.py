@@ -17,9 +17,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from tta_cattan.disk import disk_errors
+from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
 from tta_cattan.files import write_text
-from tta_cattan.runs.disk import disk_errors
 from tta_cattan.runs.identity import canonical_json
 
 logger = logging.getLogger(__name__)
@@ -45,14 +46,14 @@ class Cell:
                 raise UserError(f"{name} of a cell is {getattr(self, name)!r}: it must be of type {kind.__name__}")
 
     @property
+    def target(self) -> Domain:
+        """Return the domain at its severity."""
+        return Domain(self.domain, self.severity)
+
+    @property
     def label(self) -> str:
         """Return TENT's name of the domain, "gaussian_noise5"."""
-        return domain_label(self.domain, self.severity)
-
-
-def domain_label(domain: str, severity: int) -> str:
-    """Return "gaussian_noise5", or the bare domain where the severity is 0."""
-    return f"{domain}{severity}" if severity else domain
+        return self.target.label
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
-from tta_cattan.runs.store import Cell, Record, domain_label
-
-
-@dataclass(frozen=True)
-class Domain:
-    """A column of a table: a domain at one severity."""
-
-    name: str
-    severity: int
-
-    @property
-    def label(self) -> str:
-        """Return TENT's name, "gaussian_noise5"."""
-        return domain_label(self.name, self.severity)
+from tta_cattan.runs.store import Cell, Record
 
 
 @dataclass(frozen=True)
@@ -71,7 +59,7 @@ def summarise(records: Iterable[Record], expected: Iterable[Cell] | None = None)
     planned = list(expected) if expected is not None else []
     seen = list(dict.fromkeys([*planned, *by_cell]))
     methods = tuple(dict.fromkeys(cell.method for cell in seen))
-    domains = tuple(dict.fromkeys(_domain(cell) for cell in seen))
+    domains = tuple(dict.fromkeys(cell.target for cell in seen))
     seeds = dict.fromkeys(cell.seed for cell in seen)
     metrics = tuple(dict.fromkeys(name for record in by_cell.values() for name in record.metrics))
     if expected is None:
@@ -80,7 +68,7 @@ def summarise(records: Iterable[Record], expected: Iterable[Cell] | None = None)
     values: dict[tuple[str, Domain, str], dict[int, float]] = defaultdict(dict)
     for cell, record in by_cell.items():
         for metric, value in record.metrics.items():
-            values[cell.method, _domain(cell), metric][cell.seed] = value
+            values[cell.method, cell.target, metric][cell.seed] = value
     averages = {}
     for method, metric in product(methods, metrics):
         columns = [values.get((method, domain, metric), {}) for domain in domains]
@@ -97,11 +85,6 @@ def summarise(records: Iterable[Record], expected: Iterable[Cell] | None = None)
         averages=averages,
         missing=len(set(planned) - by_cell.keys()),
     )
-
-
-def _domain(cell: Cell) -> Domain:
-    """Return the column that ``cell`` belongs to."""
-    return Domain(cell.domain, cell.severity)
 
 
 def _by_cell(records: Iterable[Record]) -> dict[Cell, Record]:

@@ -9,9 +9,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from tta_cattan.disk import disk_errors
+from tta_cattan.domain import Domain
 from tta_cattan.files import write_text
-from tta_cattan.runs.disk import disk_errors
-from tta_cattan.runs.summary import Domain, Statistic, Summary
+from tta_cattan.runs.summary import Statistic, Summary
 
 _WIDTH = 200
 _DASH = "-"

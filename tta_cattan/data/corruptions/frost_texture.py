@@ -51,27 +51,40 @@ def crop_texture(
 def grow_texture(shape: tuple[int, int], scale: float, rng: np.random.Generator) -> FloatImage:
     """Return a bluish-white texture of needles in three directions 60 degrees apart, as ice crystals grow.
 
-    White noise is given an amplitude of ``f ** -1.2`` and narrowed to each direction; the brightest needle wins, and
-    clouds of amplitude ``f ** -2`` lie over them. Together their power falls as ``f ** -2``, as in photographs.
+    The brightest of three fields of needles wins, and clouds lie over them; `_ice_power` has their spectra. Mean,
+    contrast and tint are drawn anew for each texture, as the photographs differ.
     """
-    noise = np.fft.rfft2(rng.standard_normal((4, *shape)))
-    fy, fx = np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])[None, :]
-    frequency = np.hypot(fy, fx)
-    frequency[0, 0] = np.inf
-    across = rng.uniform(0, np.pi) + np.pi / 3 * np.arange(3)[:, None, None]
-    narrow = np.exp(12 * (np.cos(2 * (np.arctan2(fy, fx) - across)) - 1))
-    # Needles are thin: the spectrum is flat below one cycle per 56 pixels of a photograph.
-    noise[:3] *= narrow * np.maximum(frequency, 1 / (56 * scale)) ** -1.2
-    noise[3] *= frequency**-2.0
-    waves = np.fft.irfft2(noise, s=shape)
+    power = _ice_power(shape, scale, rng.uniform(0, np.pi))
+    waves = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((4, *shape))) * np.sqrt(power), s=shape)
     needles = _standardise((waves[:3] / waves[:3].std(axis=(1, 2), keepdims=True)).max(axis=0))
     ice = _standardise(needles + 0.6 * _standardise(waves[3]))
 
     brightness = rng.uniform()
     mean = np.interp(brightness, (0, 1), _GREY_MEAN)
     contrast = np.interp(brightness, (0, 1), _CONTRAST)
-    grey = mean + contrast * ice
-    return np.clip(grey[..., None] + _TINT, 0, 1)
+    tint = _TINT * rng.exponential()
+    return np.clip((mean + contrast * ice)[..., None] + tint, 0, 1)
+
+
+def _ice_power(shape: tuple[int, int], scale: float, angle: float) -> FloatImage:
+    """Return the power spectra of the needles across three directions (``f ** -2.4``) and of the clouds (``f ** -4``).
+
+    Note: the photographs are shrunk by sampling, so all the frequencies that fall on one another add up.
+    """
+    aliases = np.arange(-math.floor(0.5 / scale), math.floor(0.5 / scale) + 1)
+    fy = scale * (np.fft.fftfreq(shape[0])[:, None] + aliases[:, None, None, None])
+    fx = scale * (np.fft.rfftfreq(shape[1])[None, :] + aliases[None, :, None, None])
+    frequency = np.hypot(fy, fx)
+    # No power at frequency 0: the mean of the texture is drawn, not grown.
+    frequency[frequency == 0] = np.inf
+    # Needles are thin: their spectrum is flat below one cycle per 56 pixels of a photograph.
+    length = np.maximum(frequency, 1 / 56) ** -2.4
+    direction = np.arctan2(fy, fx)
+    needles = [
+        (length * np.exp(24 * (np.cos(2 * (direction - angle - turn)) - 1))).sum(axis=(0, 1))
+        for turn in (0, np.pi / 3, 2 * np.pi / 3)
+    ]
+    return np.stack([*needles, (frequency**-4.0).sum(axis=(0, 1))])
 
 
 def _standardise(plane: FloatImage) -> FloatImage:

@@ -47,7 +47,7 @@ def frost(
 
     The texture is a random crop of one of ``textures`` (photographs of frost, shrunk by ``scale``) or, where none are
     given, grown at random. Note: the published benchmarks used photographs, which we may not ship, so only with them
-    does this corruption look the same; ours has their mean, contrast and tint, not their shapes.
+    does this corruption look the same; ours has their mean, contrast, tint and spectrum, not their shapes.
     """
     shape = image.shape[:2]
     texture = grow_texture(shape, scale, rng) if textures is None else crop_texture(textures, shape, scale, rng)

@@ -1,0 +1,69 @@
+"""The harness: compare adaptation methods on a benchmark."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tta_cattan.errors import UserError
+
+DEFAULT_CFG = "cfgs/digits_c/cattan.yaml"
+ALL_METHODS = ("source", "norm", "tent", "tent_plus", "shot", "ip", "cattan")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the harness's arguments."""
+    result = argparse.ArgumentParser(
+        prog="tta-cattan",
+        description="Compare test-time adaptation methods. Without arguments: all seven on the embedded digits.",
+        epilog="Other commands: tta-cattan COMMAND --help",
+    )
+    result.add_argument("--cfg", metavar="FILE", help="config file, e.g. cfgs/imagenet_c/cattan.yaml")
+    result.add_argument(
+        "--methods", metavar="A,B,C", help="compare several methods; each uses its own file beside FILE"
+    )
+    result.add_argument("--list", action="store_true", help="list methods, datasets and models, and stop")
+    result.add_argument("--dry-run", action="store_true", help="check everything, compute nothing")
+    result.add_argument("overrides", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="e.g. CATTAN.D 256")
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the harness."""
+    args = parser().parse_args(argv)
+    if args.list:
+        return _list()
+    from tta_cattan.config import find_config
+    from tta_cattan.runs.log import setup_logging
+    from tta_cattan.runs.plan import method_configs
+    from tta_cattan.runs.runner import run
+    from tta_cattan.runs.tables import to_text
+
+    methods = args.methods.split(",") if args.methods else []
+    if args.methods is not None and not all(methods):
+        raise UserError(f"--methods {args.methods!r}: give names separated by commas, e.g. tent,cattan")
+    if args.cfg is None and not args.methods:
+        methods = list(ALL_METHODS)
+    setup_logging()
+    configs = method_configs(find_config(args.cfg or DEFAULT_CFG), args.overrides, methods)
+    outcome = run(configs, args.dry_run)
+    if outcome is not None:
+        summary, folder = outcome
+        print(to_text(summary))
+        print(f"\nresults: {folder}")
+    return 0
+
+
+def _list() -> int:
+    """Print what can be named in a config."""
+    from tta_cattan.data import BENCHMARK_REGISTRY
+    from tta_cattan.methods import ADAPTATION_REGISTRY
+    from tta_cattan.models.zoo import SMALL_MODELS
+
+    for title, registry in (
+        ("methods (MODEL.ADAPTATION)", ADAPTATION_REGISTRY),
+        ("datasets (CORRUPTION.DATASET)", BENCHMARK_REGISTRY),
+        ("models (MODEL.ARCH)", SMALL_MODELS),
+    ):
+        print(f"{title}: {', '.join(registry.registered_names())}")
+    return 0

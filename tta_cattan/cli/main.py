@@ -1,0 +1,33 @@
+"""The command ``tta-cattan``: a sub-command by its name, the comparison harness otherwise."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from tta_cattan.errors import UserError
+
+# Sub-command -> module with `main(argv) -> int`; imported when it is called.
+COMMANDS: dict[str, str] = {}
+_HARNESS = "tta_cattan.cli.compare"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; a user's mistake is one line and exit code 2."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    name = _HARNESS
+    if argv and argv[0] in COMMANDS:
+        name = COMMANDS[argv.pop(0)]
+    try:
+        return importlib.import_module(name).main(argv)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted: what is finished is kept; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

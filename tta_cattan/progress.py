@@ -1,0 +1,30 @@
+"""Progress bars for anything that takes longer than two seconds."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import TypeVar
+
+from tqdm import tqdm
+
+T = TypeVar("T")
+
+
+def progress(iterable: Iterable[T], total: int | None = None, desc: str = "") -> Iterable[T]:
+    """Iterate with a bar on stderr that appears after two seconds and leaves no trace.
+
+    Note: no bar where stderr is not a terminal, unless the environment has ``TTA_CATTAN_PROGRESS=1``.
+    """
+    shown = sys.stderr.isatty() or os.environ.get("TTA_CATTAN_PROGRESS") == "1"
+    return tqdm(
+        iterable,
+        total=total,
+        desc=desc,
+        delay=2,
+        file=sys.stderr,
+        leave=False,
+        dynamic_ncols=True,
+        disable=not shown,
+    )

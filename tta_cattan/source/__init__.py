@@ -1,0 +1,1 @@
+"""What belongs to the source domain: its model and its subspace, made once and kept."""

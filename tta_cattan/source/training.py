@@ -1,0 +1,77 @@
+"""Training a small source model on the spot."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from tta_cattan.data.benchmark import Benchmark
+from tta_cattan.data.stream import Stream
+from tta_cattan.errors import UserError
+from tta_cattan.files import atomic_path, sha256_text
+from tta_cattan.models.zoo import SMALL_MODELS, LoadedModel, resolve_device
+from tta_cattan.progress import progress
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+logger = logging.getLogger(__name__)
+
+
+def load_or_train(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
+    """Return the small model ``cfg.MODEL.ARCH`` trained on the benchmark's source data, from the cache if it is there.
+
+    Note: the file's name holds a fingerprint of all that decides its weights, so a changed recipe trains anew.
+    """
+    data = benchmark.source()
+    if data is None:
+        raise UserError(f"MODEL.ARCH = {cfg.MODEL.ARCH!r} is trained on source data, and {benchmark.name} has none")
+    recipe = {"arch": cfg.MODEL.ARCH, "seed": cfg.RNG_SEED, "data": benchmark.describe_source(), **cfg.SOURCE}
+    stamp = sha256_text(json.dumps(recipe, sort_keys=True))[:12]
+    path = Path(cfg.CKPT_DIR) / benchmark.name / f"{cfg.MODEL.ARCH}-{stamp}.safetensors"
+    device = resolve_device(cfg.DEVICE)
+    torch.manual_seed(cfg.RNG_SEED)
+    model = SMALL_MODELS.get(cfg.MODEL.ARCH)(benchmark.num_classes).to(device)
+    if path.is_file():
+        model.load_state_dict(load_file(path, device=str(device)))
+    else:
+        logger.info("training %s on %d source images (kept in %s)", cfg.MODEL.ARCH, len(data), path)
+        stream = Stream(data, cfg.SOURCE.BATCH_SIZE, cfg.RNG_SEED, device)
+        train_classifier(model, stream, cfg.SOURCE.EPOCHS, cfg.SOURCE.LR)
+        with atomic_path(path) as temporary:
+            save_file(model.state_dict(), temporary, metadata={"recipe": json.dumps(recipe, sort_keys=True)})
+    return LoadedModel.of(model, str(path))
+
+
+def train_classifier(model: nn.Module, stream: Stream, epochs: int, lr: float) -> None:
+    """Minimise the cross-entropy by SGD with momentum under one cycle of the learning rate, images shifted at random.
+
+    Note: a batch of one sample is left out: batch normalisation can learn nothing from it.
+    """
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=epochs * len(stream))
+    model.train()
+    for epoch in progress(range(epochs), epochs, "training the source model"):
+        for batch in stream.reordered(epoch + 1):
+            if len(batch.inputs) > 1:
+                loss = F.cross_entropy(model(random_shift(batch.inputs)), batch.labels.to(batch.inputs.device))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            schedule.step()
+    model.eval()
+
+
+def random_shift(images: Tensor, most: int = 2) -> Tensor:
+    """Shift a batch of images by the same random number of pixels, at most ``most`` either way, edges repeated."""
+    dy, dx = torch.randint(0, 2 * most + 1, (2,)).tolist()
+    height, width = images.shape[-2:]
+    padded = F.pad(images, [most] * 4, mode="replicate")
+    return padded[..., dy : dy + height, dx : dx + width]
