@@ -34,7 +34,7 @@ def soft_likelihood_ratio(logits: Tensor) -> Tensor:
     """
     log_p = logits.log_softmax(1)
     p = log_p.exp()
-    top, winner = log_p.max(1, keepdim=True)
+    winner = log_p.argmax(1, keepdim=True)
     log_rest_of_winner = log_p.scatter(1, winner, float("-inf")).logsumexp(1, keepdim=True)
     # Every class but the winner has p <= 1/2, where log1p(-p) keeps full precision.
     log_rest = torch.log1p(-p.scatter(1, winner, 0.0)).scatter(1, winner, log_rest_of_winner)

@@ -12,7 +12,7 @@ from tqdm import tqdm
 T = TypeVar("T")
 
 
-def progress(iterable: Iterable[T], total: int | None = None, desc: str = "") -> Iterable[T]:
+def progress(iterable: Iterable[T] | None, total: int | None = None, desc: str = "") -> tqdm[T]:
     """Iterate with a bar on stderr that appears after two seconds and leaves no trace.
 
     Note: no bar where stderr is not a terminal, unless the environment has ``TTA_CATTAN_PROGRESS=1``.

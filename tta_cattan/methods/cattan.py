@@ -36,6 +36,9 @@ class CATTAn(AdaptationMethod):
     from the batches. ``source_subspace=None`` takes the row space of the classifier for ``W_s``: no source data.
     """
 
+    config_node = "CATTAN"
+    needs_source_subspace = True
+
     def __init__(
         self,
         model: nn.Module,
@@ -136,7 +139,7 @@ class CATTAn(AdaptationMethod):
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits and ``lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB``.
 
-        Note: without a target subspace from ``prepare`` the batch first moves the tracked one, so its own logits see it.
+        Note: without a target subspace from ``prepare`` the batch first moves the tracked one, and its logits see that.
         """
         if not self.head.enabled:
             self._start_tracking()
@@ -144,6 +147,12 @@ class CATTAn(AdaptationMethod):
             logits = self.infer(x, adapting=True)
         loss = self.lambda_lr * self.confidence(logits) + self.lambda_cb * self.class_balance(logits)
         return logits, loss + self.lambda_align * self.head.cost(self.align_reduction)
+
+    def describe(self) -> dict[str, Any]:
+        """Add the dimensions of the alignment and the origin of the source basis."""
+        d_target, d_source = self.head.optimum.shape
+        basis = "data" if self.source.count else "classifier"
+        return {**super().describe(), "d_target": d_target, "d_source": d_source, "source_basis": basis}
 
     def fold(self) -> nn.Module:
         """Return a plain copy of the source architecture with the alignment folded into its linear classifier."""
@@ -222,9 +231,5 @@ def check_source(source: Subspace, dim: int, d: int, centering: str) -> Subspace
         made = "centred (PCA)" if source.centered else "uncentred"
         raise UserError(
             f"CATTAN.CENTERING = {centering!r}, but the source subspace is {made}: fit it with the same centring"
-        )
-    if centering == "shift" and source.mean is None:
-        raise UserError(
-            "CATTAN.CENTERING = 'shift' needs the mean source feature, which this subspace was saved without"
         )
     return source

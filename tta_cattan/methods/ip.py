@@ -23,6 +23,7 @@ class IP(AdaptationMethod):
     """Adapt an input transformation and the normalisation affines; the running mean prediction is kept uniform."""
 
     needs_images = True
+    config_node = "IP"
 
     def __init__(
         self,

@@ -52,6 +52,8 @@ class Shot(AdaptationMethod):
     centroids are summed over the batches seen so far, and each batch is labelled by them.
     """
 
+    config_node = "SHOT"
+
     def __init__(
         self,
         model: nn.Module,

@@ -28,14 +28,14 @@ class ResidualBlock(nn.Module):
 
 
 class SmallResNet(nn.Module):
-    """Strided stem, one residual block per width (each but the first halves the resolution), global average, linear classifier."""
+    """Strided stem, one residual block per width (each halves the resolution), global average, linear classifier."""
 
-    def __init__(self, num_classes: int = 10, widths: tuple[int, ...] = (16, 32, 64, 128), channels: int = 3) -> None:
+    def __init__(self, num_classes: int = 10, widths: tuple[int, ...] = (8, 32, 64), channels: int = 3) -> None:
         super().__init__()
         self.conv = nn.Conv2d(channels, widths[0], 3, 2, 1, bias=False)
         self.bn = nn.BatchNorm2d(widths[0])
         pairs = zip((widths[0], *widths), widths, strict=False)
-        self.blocks = nn.Sequential(*(ResidualBlock(i, o, 1 if n == 0 else 2) for n, (i, o) in enumerate(pairs)))
+        self.blocks = nn.Sequential(*(ResidualBlock(i, o, 2) for i, o in pairs))
         self.fc = nn.Linear(widths[-1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -24,8 +24,8 @@ class Evaluation:
         outside = labels[(labels < 0) | (labels >= n_outputs)]
         if len(outside):
             raise UserError(
-                f"label {int(outside[0])} is outside the model's {n_outputs} outputs: the data set and the model do not "
-                "belong together; check CORRUPTION.DATASET and MODEL.ARCH"
+                f"label {int(outside[0])} is outside the model's {n_outputs} outputs: data set and model do not belong "
+                "together; check CORRUPTION.DATASET and MODEL.ARCH"
             )
         confidence, prediction = logits.float().softmax(1).max(1)
         for name, part in zip(self._parts, (indices, prediction, confidence, labels), strict=True):

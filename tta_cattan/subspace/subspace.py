@@ -93,7 +93,9 @@ class Subspace:
                 header = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} is not a subspace file ({error}): make it anew with `tta-cattan fit-source`")
+            raise UserError(
+                f"{path} is not a subspace file ({error}): make it anew with `tta-cattan fit-source`"
+            ) from error
         if header.get("format") != _FORMAT:
             raise UserError(f"{path} is a safetensors file, but not a subspace: its format is {header.get('format')!r}")
         return cls._checked(path, header, tensors)
@@ -106,7 +108,9 @@ class Subspace:
             count, centered = int(header["count"]), json.loads(header["centered"])
             provenance = json.loads(header.get("provenance", "{}"))
         except (KeyError, ValueError) as error:
-            raise UserError(f"subspace file {path} is damaged ({error!r}): make it anew with `tta-cattan fit-source`")
+            raise UserError(
+                f"subspace file {path} is damaged ({error!r}): make it anew with `tta-cattan fit-source`"
+            ) from error
         problem = None
         if basis.ndim != 2 or not 1 <= basis.shape[1] <= basis.shape[0]:
             problem = f"its basis has shape {tuple(basis.shape)}"

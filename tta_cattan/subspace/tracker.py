@@ -69,7 +69,7 @@ class SubspaceTracker:
         return turn_towards(turned, old)
 
     def _centred(self, rows: Tensor) -> Tensor:
-        """Update the mean and return the rows around it, plus the row that the shift of the mean adds to the scatter."""
+        """Update the mean and return the rows around it, plus the row that the mean's shift adds to the scatter."""
         n, m = self.decay * self.count, len(rows)
         batch_mean = rows.mean(0)
         shift = batch_mean - self.mean

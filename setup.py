@@ -1,0 +1,51 @@
+"""Packaging of tta-cattan."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "tta_cattan" / "__init__.py").read_text()).group(1)
+
+# The configs live at the top of the repository, where users edit them, and are installed inside the package.
+CONFIGS = [f"tta_cattan.{path.as_posix().replace('/', '.')}" for path in [Path("cfgs"), *sorted(Path("cfgs").glob("*/"))]]
+
+# Open ranges: installing into an existing TTA repository must not move its torch, torchvision, timm or numpy.
+REQUIRES = [
+    "torch>=2.1",
+    "torchvision>=0.16",
+    "numpy>=1.22",
+    "scipy>=1.8",
+    "scikit-learn>=1.1",
+    "pillow>=9.1",
+    "pyyaml>=5.4",
+    "yacs>=0.1.8",
+    "safetensors>=0.4",
+    "filelock>=3.9",
+    "tqdm>=4.60",
+]
+
+EXTRAS = {
+    # RobustBench 1.1.1 pins timm 1.0.9 and gdown 5.1.0, and reads pkg_resources, which setuptools 81 dropped.
+    "robustbench": ["robustbench==1.1.1", "setuptools<81"],
+    "timm": ["timm>=0.9"],
+    "test": ["pytest>=7", "hypothesis>=6", "onnx>=1.16", "onnxscript>=0.1", "onnxruntime>=1.17"],
+    "dev": ["ruff>=0.6", "mypy>=1.8"],
+}
+
+setup(
+    name="tta-cattan",
+    version=VERSION,
+    description="CATTAn: test-time adaptation by deep subspace alignment, as a plug-in for TTA benchmark frameworks",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.10",
+    packages=[*find_packages(include=["tta_cattan", "tta_cattan.*"]), *CONFIGS],
+    package_dir={"tta_cattan.cfgs": "cfgs"},
+    package_data={name: ["*.yaml"] for name in CONFIGS},
+    install_requires=REQUIRES,
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["tta-cattan=tta_cattan.cli.main:main"]},
+)
