@@ -58,12 +58,12 @@ def _list() -> int:
     """Print what can be named in a config."""
     from tta_cattan.data import BENCHMARK_REGISTRY
     from tta_cattan.methods import ADAPTATION_REGISTRY
-    from tta_cattan.models.zoo import SMALL_MODELS
+    from tta_cattan.models.architectures import ARCHITECTURES
 
     for title, registry in (
         ("methods (MODEL.ADAPTATION)", ADAPTATION_REGISTRY),
         ("datasets (CORRUPTION.DATASET)", BENCHMARK_REGISTRY),
-        ("models (MODEL.ARCH)", SMALL_MODELS),
+        ("models (MODEL.ARCH)", ARCHITECTURES),
     ):
         print(f"{title}: {', '.join(registry.registered_names())}")
     return 0

@@ -9,7 +9,11 @@ from collections.abc import Sequence
 from tta_cattan.errors import UserError
 
 # Sub-command -> module with `main(argv) -> int`; imported when it is called.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "fit-source": "tta_cattan.cli.fit_source",
+    "inspect": "tta_cattan.cli.inspect",
+    "make-corruptions": "tta_cattan.cli.make_corruptions",
+}
 _HARNESS = "tta_cattan.cli.compare"
 
 

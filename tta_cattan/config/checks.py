@@ -112,6 +112,7 @@ CHECKS: dict[str, Check] = {
     "SOURCE.EPOCHS": at_least(1),
     "SOURCE.LR": above(0),
     "SOURCE.BATCH_SIZE": at_least(2),
+    "SOURCE.PER_CLASS": at_least(0),
     "DEVICE": Check(
         "must be 'auto' or a torch device such as 'cpu', 'cuda' or 'cuda:1'",
         lambda value: re.fullmatch(r"[a-z]+(:[0-9]+)?", value) is not None,

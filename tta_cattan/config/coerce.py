@@ -31,7 +31,7 @@ class Source(Enum):
     OVERRIDE = "override"  # all is text: one entry stands for a list, `a,b` for two
 
 
-class _Mismatch(Exception):
+class _MismatchError(Exception):
     """A value that does not have the type asked for."""
 
 
@@ -43,7 +43,7 @@ def coerce(key: str, value: Any, default: Any, source: Source) -> Any:
             return _scalar(value, kind, source)
         entry = type(default[0]) if default else EMPTY_LIST_ENTRIES.get(key, str)
         return [_scalar(item, entry, source) for item in _items(value, source)]
-    except _Mismatch as mismatch:
+    except _MismatchError as mismatch:
         raise UserError(f"{key} = {value!r}: {mismatch}") from None
 
 
@@ -61,8 +61,8 @@ def _scalar(value: Any, kind: type, source: Source) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise _Mismatch("must be finite") from None
-    raise _Mismatch(f"must be {_NAMES[kind]}, not {type(value).__name__}")
+            raise _MismatchError("must be finite") from None
+    raise _MismatchError(f"must be {_NAMES[kind]}, not {type(value).__name__}")
 
 
 def _parsed(text: str, kind: type, source: Source) -> Any:
@@ -93,4 +93,4 @@ def _items(value: Any, source: Source) -> list[Any]:
             return yaml.load(f"[{inner}]", Loader=yaml.BaseLoader)
         except yaml.YAMLError:
             pass
-    raise _Mismatch(f"must be {_NAMES[list]}, not {type(value).__name__}")
+    raise _MismatchError(f"must be {_NAMES[list]}, not {type(value).__name__}")

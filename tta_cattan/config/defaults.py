@@ -74,6 +74,7 @@ _C = CfgNode(
             # 'auto' = the file in CKPT_DIR, fitted and cached where the benchmark has source data;
             # 'classifier' = row space of the classifier, no source data; otherwise a path [ours]
             "SOURCE_BASIS": "auto",
+            "FORCE_BASIS": False,  # use a source subspace that was made for another model [ours]
             # 'pca' = centred basis, no mean subtracted when projecting (paper); 'none' = uncentred SVD (authors'
             # code); 'shift' = centred and mean-shifted [ours]
             "CENTERING": "pca",
@@ -106,8 +107,12 @@ _C = CfgNode(
             "EPOCHS": 10,  # epochs, where a small source model is trained on the spot [ours]
             "LR": 1e-2,  # peak learning rate of that training (SGD, one cycle) [ours]
             "BATCH_SIZE": 64,  # images per batch of that training [ours]
+            "PER_CLASS": 0,  # images per class that the source subspace is fitted to; 0 = all [ours]
         },
         "DATA": {
+            # images of the source domain, for its subspace: a folder with one folder per class, or an .npz file with x
+            # (uint8, N x H x W x 3) and y; '' = where the benchmark's own layout has them [ours]
+            "SOURCE_DIR": "",
             "SOURCE": "",  # source domain of a domain-adaptation benchmark [ours]
             "TARGET": "",  # target domain of a domain-adaptation benchmark [ours]
         },

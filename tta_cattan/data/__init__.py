@@ -1,8 +1,25 @@
 """Benchmarks by name; importing this package registers them."""
 
 from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
+from tta_cattan.data.cifar_c import Cifar10C, Cifar10Clean, Cifar100C, Cifar100Clean
 from tta_cattan.data.digits import DigitsC
 from tta_cattan.data.digits_da import DigitsDA
+from tta_cattan.data.imagenet_c import ImageNet3DCC, ImageNetC, ImageNetClean
 from tta_cattan.data.stream import Batch, Stream, Unlabelled
 
-__all__ = ["BENCHMARK_REGISTRY", "Batch", "Benchmark", "DigitsC", "DigitsDA", "Stream", "Unlabelled"]
+__all__ = [
+    "BENCHMARK_REGISTRY",
+    "Batch",
+    "Benchmark",
+    "Cifar10C",
+    "Cifar10Clean",
+    "Cifar100C",
+    "Cifar100Clean",
+    "DigitsC",
+    "DigitsDA",
+    "ImageNet3DCC",
+    "ImageNetC",
+    "ImageNetClean",
+    "Stream",
+    "Unlabelled",
+]

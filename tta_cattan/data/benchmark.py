@@ -18,6 +18,7 @@ class Benchmark(ABC):
     """A family of target domains that one source model is adapted to."""
 
     num_classes: int
+    family: str | None = None  # the part of RobustBench's zoo that has models for it
     images = True  # whether the inputs are images; features and point clouds are not
 
     def __init__(self, cfg: CfgNode) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from tta_cattan.data.arrays import first, to_tensor
 from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.data.corruptions import COMMON, EXTRA, corrupt_batch
 from tta_cattan.domain import Domain
@@ -39,11 +39,6 @@ def corrupted_test_images(name: str, severity: int) -> np.ndarray:
     return corrupt_batch(load_digit_images()[0][N_TRAIN:], name, severity, strengths="cifar")
 
 
-def to_tensor(images: np.ndarray) -> Tensor:
-    """Return uint8 images (N x H x W x 3) as floats in [0, 1] (N x 3 x H x W)."""
-    return torch.from_numpy(images).permute(0, 3, 1, 2).float().div_(255).contiguous()
-
-
 @BENCHMARK_REGISTRY.register("digits_c")
 class DigitsC(Benchmark):
     """500 test digits under the 15 (+ 4) common corruptions at CIFAR's strengths; the other 1,297 are the source."""
@@ -63,9 +58,7 @@ class DigitsC(Benchmark):
         images, labels = images[N_TRAIN:], labels[N_TRAIN:]
         if domain.severity:
             images = corrupted_test_images(domain.name, domain.severity)
-        n = self.cfg.CORRUPTION.NUM_EX
-        n = len(images) if n < 0 else n
-        return TensorDataset(to_tensor(images[:n]), torch.from_numpy(labels[:n]))
+        return first(TensorDataset(to_tensor(images), torch.from_numpy(labels)), self.cfg.CORRUPTION.NUM_EX)
 
     def source(self) -> TensorDataset:
         """Return the training digits."""

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
+from tta_cattan.data.arrays import first
 from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
@@ -36,7 +37,7 @@ def load_digits_file(path: Path) -> TensorDataset:
 
 @BENCHMARK_REGISTRY.register("digits_da")
 class DigitsDA(Benchmark):
-    """``DATA_DIR/<domain>.npz`` with x_train, y_train, x_test, y_test; DATA.SOURCE is trained on, DATA.TARGET adapted to."""
+    """``DATA_DIR/<domain>.npz`` with x_train, y_train, x_test, y_test: from DATA.SOURCE to DATA.TARGET."""
 
     num_classes = 10
 
@@ -56,10 +57,7 @@ class DigitsDA(Benchmark):
 
     def target(self, domain: Domain) -> TensorDataset:
         """Return all images of the target domain, or the first CORRUPTION.NUM_EX."""
-        images, labels = load_digits_file(self._path(domain.name)).tensors
-        n = self.cfg.CORRUPTION.NUM_EX
-        n = len(images) if n < 0 else n
-        return TensorDataset(images[:n], labels[:n])
+        return first(load_digits_file(self._path(domain.name)), self.cfg.CORRUPTION.NUM_EX)
 
     def source(self) -> TensorDataset:
         """Return all images of the source domain."""

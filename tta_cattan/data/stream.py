@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,6 +34,7 @@ class Stream:
     device: torch.device
     workers: int = 0
     order: int = 0
+    kept: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not len(self.dataset):
@@ -41,16 +42,22 @@ class Stream:
 
     def __len__(self) -> int:
         """Return the number of batches."""
-        return -(-len(self.dataset) // self.batch_size)
+        return -(-len(self.dataset) // self.batch_size) if self.kept is None else len(self.kept)
 
     def __iter__(self) -> Iterator[Batch]:
         chunks = self._permutation().split(self.batch_size)
+        if self.kept is not None:
+            chunks = tuple(chunks[position] for position in self.kept)
         for indices, (inputs, labels) in zip(chunks, self._load(chunks), strict=True):
             yield Batch(indices, inputs.to(self.device, non_blocking=True), labels)
 
     def reordered(self, order: int) -> Stream:
         """Return the same data in another order, as for another epoch."""
         return replace(self, order=order)
+
+    def only(self, positions: Iterable[int]) -> Stream:
+        """Return the batches at ``positions`` alone, as one of several processes sees them."""
+        return replace(self, kept=tuple(positions))
 
     def _permutation(self) -> Tensor:
         if self.seed is None and self.order == 0:

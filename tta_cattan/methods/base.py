@@ -73,6 +73,8 @@ class AdaptationMethod(nn.Module):
         self._source_state = self._adapted_state()
         self.optimizer: torch.optim.Optimizer | None = None
         self.restart_optimizer()
+        # A function of the module, not a bound method or closure: copies and pickles call their own.
+        self.register_load_state_dict_post_hook(_state_loaded)
 
     @classmethod
     def from_cfg(
@@ -146,10 +148,15 @@ class AdaptationMethod(nn.Module):
         """
         if self.optimizer is None:
             return self.predict(x)
+        # In mode "running" the pass moves the statistics before the loss shows whether it should have.
+        layers = self.statistics_layers if self.statistics == "running" else []
+        buffers = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
         logits, loss = self.loss_calculation(x, indices)
         if torch.isfinite(loss):
             self.precision.step(loss, self.optimizer)
         else:
+            for buffer, before in buffers:
+                buffer.copy_(before)
             self.skipped_steps += 1
             logger.warning("the loss is %s: this update was skipped (%d so far)", loss.item(), self.skipped_steps)
         self.optimizer.zero_grad()
@@ -158,7 +165,14 @@ class AdaptationMethod(nn.Module):
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits of a batch and the loss to be minimised on it."""
         logits = self.infer(x, adapting=True)
-        return logits, self.loss(logits)
+        return logits, self.guarded_loss(logits)
+
+    def guarded_loss(self, logits: Tensor) -> Tensor:
+        """Return the loss, or NaN where the logits are not finite.
+
+        Note: binary cross-entropy raises on NaN, and on a GPU it ends the process.
+        """
+        return self.loss(logits) if torch.isfinite(logits).all() else torch.full_like(logits[0, 0], float("nan"))
 
     def loss(self, logits: Tensor) -> Tensor:
         """Return the loss of a batch of logits."""
@@ -198,6 +212,10 @@ class AdaptationMethod(nn.Module):
     def forget(self) -> None:
         """Drop what the method itself has learnt from the target data."""
 
+    def state_loaded(self) -> None:
+        """Follow ``load_state_dict``: the optimiser's moments belong to the state that was there before."""
+        self.restart_optimizer()
+
     def describe(self) -> dict[str, Any]:
         """Return facts about the adapted state that belong to a result."""
         return {"skipped_steps": self.skipped_steps}
@@ -227,6 +245,10 @@ class AdaptationMethod(nn.Module):
         moving |= {id(b) for layer in self.statistics_layers for b in layer.buffers()}
         state = self.model.state_dict(keep_vars=True)
         return {name: value.detach().clone() for name, value in state.items() if id(value) in moving}
+
+
+def _state_loaded(method: AdaptationMethod, incompatible_keys: Any) -> None:
+    method.state_loaded()
 
 
 ADAPTATION_REGISTRY: Registry[type[AdaptationMethod]] = Registry("adaptation method")

@@ -124,6 +124,11 @@ class CATTAn(AdaptationMethod):
         source = self._source_basis(self.d)
         self.head.align(source, source, enabled=False)
 
+    def state_loaded(self) -> None:
+        """Go on with the alignment that was loaded; what was tracked before belongs to another one."""
+        self.target = self.tracker = None
+        super().state_loaded()
+
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
         """Fit ``W_t`` to the features of all batches, choose d where it is open, and set ``Phi`` to ``Phi*``."""
@@ -137,16 +142,21 @@ class CATTAn(AdaptationMethod):
         self._start_alignment(target.truncate(d))
 
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the logits and ``lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB``.
+        """Return the logits and the loss.
 
         Note: without a target subspace from ``prepare`` the batch first moves the tracked one, and its logits see that.
         """
         if not self.head.enabled:
             self._start_tracking()
-        with self._tracking():
+        with self._tracking(), watch_head(self.head) as calls:
             logits = self.infer(x, adapting=True)
+        only_head_call(calls, logits, self.classifier)
+        return logits, self.guarded_loss(logits)
+
+    def loss(self, logits: Tensor) -> Tensor:
+        """``L = lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB``."""
         loss = self.lambda_lr * self.confidence(logits) + self.lambda_cb * self.class_balance(logits)
-        return logits, loss + self.lambda_align * self.head.cost(self.align_reduction)
+        return loss + self.lambda_align * self.head.cost(self.align_reduction)
 
     def describe(self) -> dict[str, Any]:
         """Add the dimensions of the alignment and the origin of the source basis."""
@@ -157,7 +167,8 @@ class CATTAn(AdaptationMethod):
     def fold(self) -> nn.Module:
         """Return a plain copy of the source architecture with the alignment folded into its linear classifier."""
         plain = super().fold()
-        return replace_module(plain, self.classifier, plain.get_submodule(self.classifier).fold().requires_grad_(False))
+        linear = plain.get_submodule(self.classifier).fold()
+        return replace_module(plain, self.classifier, linear.requires_grad_(False).eval())
 
     def _start_alignment(self, target: Subspace) -> None:
         """Align a target subspace with the source's, from the closed form."""
@@ -191,9 +202,13 @@ class CATTAn(AdaptationMethod):
             handle.remove()
 
     def _absorb(self, features: Tensor) -> None:
-        basis = self.tracker.update(features.float())
-        mean = self.tracker.mean if self.centering == "shift" else None
-        self.head.move_target(basis, self._source_basis(basis.shape[1]), mean)
+        # Neither belongs to a subspace: the step on a NaN is skipped, and another shape is refused after the pass.
+        if features.ndim != 2 or not torch.isfinite(features).all():
+            return
+        with torch.autocast(features.device.type, enabled=False):  # in bfloat16 the basis would not stay orthonormal
+            basis = self.tracker.update(features.float())
+            mean = self.tracker.mean if self.centering == "shift" else None
+            self.head.move_target(basis, self._source_basis(basis.shape[1]), mean)
 
     def _source_basis(self, d: int) -> Tensor:
         """Return ``W_s``: the first d directions (all for d = 0), or the classifier's whole row space."""
@@ -231,5 +246,10 @@ def check_source(source: Subspace, dim: int, d: int, centering: str) -> Subspace
         made = "centred (PCA)" if source.centered else "uncentred"
         raise UserError(
             f"CATTAN.CENTERING = {centering!r}, but the source subspace is {made}: fit it with the same centring"
+        )
+    if centering == "shift" and source.mean is None:
+        raise UserError(
+            "CATTAN.CENTERING = 'shift' needs the mean source feature, and this source subspace was saved without it: "
+            "fit it anew or choose 'pca'"
         )
     return source

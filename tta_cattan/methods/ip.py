@@ -58,8 +58,8 @@ class IP(AdaptationMethod):
     def configure_model(self, model: nn.Module) -> nn.Module:
         """Put the input transformation, the identity at first, before the configured model."""
         model = super().configure_model(model)
-        device = next(model.parameters()).device
-        return TransformedModel(InputTransform(**self._shape).to(device), model)
+        like = next(model.parameters())
+        return TransformedModel(InputTransform(**self._shape).to(like.device, like.dtype), model)
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
         """Return the affines of the model's normalisation layers and the whole transformation."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import nn
+
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 
 
@@ -10,3 +14,7 @@ class Norm(AdaptationMethod):
     """The source model with the statistics of each test batch; no parameter is updated."""
 
     adapts = False
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        # Without updates nothing would move the running statistics: the other modes would be Source again.
+        super().__init__(model, **{**options, "statistics": "batch"})

@@ -24,8 +24,12 @@ def centroid_features(features: Tensor) -> Tensor:
 
 
 def centroid_sums(features: Tensor, weights: Tensor) -> Tensor:
-    """``sum_i w_ic z_i`` per class (C x D+1); the cosine does not need the division by ``sum_i w_ic``."""
-    return weights.T @ features
+    """``sum_i w_ic z_i`` per class (C x D+1); the cosine does not need the division by ``sum_i w_ic``.
+
+    Note: a sample with NaN in its features or weights is left out; it would spoil every centroid.
+    """
+    finite = torch.isfinite(features).all(1) & torch.isfinite(weights).all(1)
+    return weights[finite].T @ features[finite]
 
 
 def nearest_centroid(features: Tensor, sums: Tensor) -> Tensor:

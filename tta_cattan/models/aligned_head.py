@@ -51,7 +51,9 @@ class AlignedHead(nn.Module):
         target_basis, source_basis = target_basis.to(self.weight), source_basis.to(self.weight)
         means = [None if mean is None else mean.to(self.weight) for mean in (target_mean, source_mean)]
         self.target_basis, self.target_mean = target_basis.clone(), means[0]
-        self.projected, self.offset = project_classifier(self.weight, self.bias, source_basis, means[1])
+        self.projected, offset = project_classifier(self.weight, self.bias, source_basis, means[1])
+        # A clone: torch would register the bias itself a second time, as a parameter of this name.
+        self.offset = None if offset is None else offset.clone()
         self.optimum = closed_form(target_basis, source_basis)
         self.phi = nn.Parameter(self.optimum.clone())
         self.enabled = enabled
@@ -59,6 +61,7 @@ class AlignedHead(nn.Module):
     @torch.no_grad()
     def move_target(self, target_basis: Tensor, source_basis: Tensor, target_mean: Tensor | None = None) -> None:
         """Exchange ``W_t`` for a basis of the same size, keeping what was learnt: ``Phi <- W_t'^T W_t Phi``."""
+        target_basis, source_basis = target_basis.to(self.weight), source_basis.to(self.weight)
         self.phi.copy_(target_basis.T @ (self.target_basis @ self.phi))
         self.target_basis.copy_(target_basis)
         self.optimum.copy_(closed_form(target_basis, source_basis))
@@ -106,5 +109,10 @@ class AlignedHead(nn.Module):
                 setattr(self, name, None)
             elif old is None or old.shape != new.shape:
                 room = torch.empty_like(new, device=self.weight.device)
-                setattr(self, name, nn.Parameter(room) if name == "phi" else room)
+                if name != "phi":
+                    setattr(self, name, room)
+                elif old is None:
+                    self.phi = nn.Parameter(room)
+                else:
+                    old.data = room  # the same parameter still: an optimiser may hold it
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -63,7 +63,7 @@ def use_statistics(layers: list[_NormBase], mode: str, adapting: bool) -> None:
     - ``running``: the batch's while adapting, which move the running ones; the running ones when predicting.
 
     Note: torch reads both ``training`` and ``track_running_stats``; in training mode without tracking it uses the
-    batch and leaves the buffers alone.
+    batch and leaves the buffers alone. (An InstanceNorm that tracks statistics moves them even so; nothing reads them.)
     """
     for layer in layers:
         layer.training = mode == "batch" or (mode == "running" and adapting)

@@ -28,6 +28,8 @@ class Evaluation:
                 "together; check CORRUPTION.DATASET and MODEL.ARCH"
             )
         confidence, prediction = logits.float().softmax(1).max(1)
+        lost = confidence.isnan()  # no prediction: wrong, with no confidence in it
+        confidence, prediction = confidence.masked_fill(lost, 0.0), prediction.masked_fill(lost, -1)
         for name, part in zip(self._parts, (indices, prediction, confidence, labels), strict=True):
             self._parts[name].append(part.cpu())
 

@@ -32,7 +32,7 @@ class _FileHandler(logging.FileHandler):
 
     _failed = False
 
-    def handleError(self, record: logging.LogRecord) -> None:
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
         if isinstance(sys.exc_info()[1], OSError):
             if not self._failed:
                 tqdm.write(f"cannot write to the log {self.baseFilename!r}: {sys.exc_info()[1]}", file=sys.stderr)

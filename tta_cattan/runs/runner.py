@@ -17,7 +17,7 @@ from tta_cattan.data import BENCHMARK_REGISTRY, Benchmark, Stream
 from tta_cattan.errors import UserError
 from tta_cattan.files import sha256_tensors, write_text
 from tta_cattan.methods import ADAPTATION_REGISTRY, setup_model
-from tta_cattan.models.zoo import LoadedModel, resolve_device
+from tta_cattan.models.zoo import LoadedModel, check_arch, resolve_device
 from tta_cattan.progress import progress
 from tta_cattan.protocols import Evaluation, run_offline, run_online
 from tta_cattan.runs.identity import describe_run, write_run_file
@@ -27,7 +27,7 @@ from tta_cattan.runs.store import Cell, Record, ResultsStore
 from tta_cattan.runs.summary import Summary, summarise
 from tta_cattan.runs.tables import write_summary
 from tta_cattan.source.subspace import source_subspace
-from tta_cattan.source.training import load_or_train
+from tta_cattan.source.training import source_model
 from tta_cattan.subspace import Subspace
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def check_configs(configs: Sequence[CfgNode]) -> Benchmark:
     first = configs[0]
     benchmark = BENCHMARK_REGISTRY.get(first.CORRUPTION.DATASET)(first)
     benchmark.check()
+    check_arch(first.MODEL.ARCH, benchmark.family)
     resolve_device(first.DEVICE)
     for cfg in configs:
         method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
@@ -61,7 +62,7 @@ def check_configs(configs: Sequence[CfgNode]) -> Benchmark:
 
 def prepare_setting(configs: Sequence[CfgNode], benchmark: Benchmark) -> Setting:
     """Load or train the source model and find or fit the source subspace."""
-    loaded = load_or_train(configs[0], benchmark)
+    loaded = source_model(configs[0], benchmark)
     logger.info("source model: %s, sha256 %s, from %s", configs[0].MODEL.ARCH, loaded.sha256[:16], loaded.origin)
     subspaces = {
         cfg.MODEL.ADAPTATION: source_subspace(cfg, loaded, benchmark)
@@ -176,8 +177,9 @@ def _header(configs: Sequence[CfgNode], setting: Setting, records: Sequence[Reco
     numbers = sorted({int(record.metrics["n"]) for record in records})
     images = f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
     epochs = f", {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL == "offline" else ""
+    model = f"{cfg.MODEL.ARCH} (sha256 {setting.loaded.sha256[:16]})"
     return [
-        f"{cfg.CORRUPTION.DATASET}, {images} images per domain; {cfg.MODEL.ARCH} (sha256 {setting.loaded.sha256[:16]}); "
+        f"{cfg.CORRUPTION.DATASET}, {images} images per domain; {model}; "
         f"{cfg.TEST.PROTOCOL} protocol{epochs}, batch {cfg.TEST.BATCH_SIZE}, {cfg.OPTIM.METHOD} {cfg.OPTIM.LR:g}; "
         f"seeds {', '.join(map(str, seeds(cfg)))}"
     ]

@@ -16,13 +16,22 @@ from tta_cattan.data.benchmark import Benchmark
 from tta_cattan.data.stream import Stream
 from tta_cattan.errors import UserError
 from tta_cattan.files import atomic_path, sha256_text
-from tta_cattan.models.zoo import SMALL_MODELS, LoadedModel, resolve_device
+from tta_cattan.models.architectures import ARCHITECTURES
+from tta_cattan.models.zoo import LoadedModel, load_model, resolve_device
 from tta_cattan.progress import progress
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
+
+
+def source_model(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
+    """Return the source model of a run: loaded by name, or trained on the spot where it is one of the small ones."""
+    arch = cfg.MODEL.ARCH
+    if not cfg.MODEL.CKPT_PATH and arch in ARCHITECTURES and ARCHITECTURES.get(arch).trained_here:
+        return load_or_train(cfg, benchmark)
+    return load_model(cfg, benchmark.num_classes, benchmark.family)
 
 
 def load_or_train(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
@@ -33,12 +42,13 @@ def load_or_train(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
     data = benchmark.source()
     if data is None:
         raise UserError(f"MODEL.ARCH = {cfg.MODEL.ARCH!r} is trained on source data, and {benchmark.name} has none")
-    recipe = {"arch": cfg.MODEL.ARCH, "seed": cfg.RNG_SEED, "data": benchmark.describe_source(), **cfg.SOURCE}
+    training = {key: cfg.SOURCE[key] for key in ("EPOCHS", "LR", "BATCH_SIZE")}
+    recipe = {"arch": cfg.MODEL.ARCH, "seed": cfg.RNG_SEED, "data": benchmark.describe_source(), **training}
     stamp = sha256_text(json.dumps(recipe, sort_keys=True))[:12]
     path = Path(cfg.CKPT_DIR) / benchmark.name / f"{cfg.MODEL.ARCH}-{stamp}.safetensors"
     device = resolve_device(cfg.DEVICE)
     torch.manual_seed(cfg.RNG_SEED)
-    model = SMALL_MODELS.get(cfg.MODEL.ARCH)(benchmark.num_classes).to(device)
+    model = ARCHITECTURES.get(cfg.MODEL.ARCH)(benchmark.num_classes).to(device)
     if path.is_file():
         model.load_state_dict(load_file(path, device=str(device)))
     else:

@@ -1,0 +1,1 @@
+from .setup import *  # noqa: F403

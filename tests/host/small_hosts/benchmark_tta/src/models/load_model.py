@@ -1,0 +1,5 @@
+from toy import ToyNet
+
+
+def load_model(name):
+    return ToyNet().eval()

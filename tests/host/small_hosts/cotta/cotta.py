@@ -1,0 +1,2 @@
+class CoTTA:
+    """CoTTA's own method, which the small host does not run."""

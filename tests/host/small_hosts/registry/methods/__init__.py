@@ -1,0 +1,3 @@
+from methods.tent import Tent
+
+__all__ = ["Tent"]

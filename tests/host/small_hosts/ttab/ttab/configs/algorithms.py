@@ -1,0 +1,1 @@
+algorithm_defaults = {"no_adaptation": {}, "tent": {"optimizer": "SGD"}, "shot": {"optimizer": "SGD"}}

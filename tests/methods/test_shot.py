@@ -1,0 +1,99 @@
+"""SHOT's pseudo-labels and loss against numpy versions of their definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import cdist
+from scipy.special import log_softmax, softmax
+from small_networks import build, target_batches
+
+from tta_cattan.methods.shot import pseudo_labels
+
+
+def numpy_labels(features, logits, rounds):
+    """Centroids weighted by softmax, then by the labels; the nearest by cosine distance."""
+    z = np.concatenate([features, np.ones((len(features), 1))], 1)
+    z = z / np.linalg.norm(z, axis=1, keepdims=True)
+    weights = softmax(logits, 1)
+    for _ in range(rounds):
+        classes = np.flatnonzero(weights.sum(0))
+        centroids = (weights.T @ z)[classes] / weights.sum(0)[classes, None]
+        labels = classes[cdist(z, centroids, "cosine").argmin(1)]
+        weights = np.eye(logits.shape[1])[labels]
+    return labels
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_pseudo_labels_equal_the_definition(rounds, seed):
+    rng = np.random.default_rng(seed)
+    centres = 2 * rng.normal(size=(8, 16))
+    truth = rng.integers(0, 7, 120)  # class 7 is empty after the first round
+    features = centres[truth] + rng.normal(size=(120, 16))
+    logits = np.eye(8)[rng.integers(0, 7, 120)] * 2 + np.eye(8)[truth] * 2 + rng.normal(size=(120, 8))
+    logits[:, 7] -= 3
+    labels = pseudo_labels(torch.from_numpy(features), torch.from_numpy(logits), rounds)
+    expected = numpy_labels(features, logits, rounds)
+    assert labels.tolist() == expected.tolist()
+    assert (labels.numpy() != logits.argmax(1)).any(), "the labels are only the predictions"
+
+
+def test_rounds_matter():
+    rng = np.random.default_rng(1)
+    features, logits = torch.from_numpy(rng.normal(size=(200, 6))), torch.from_numpy(3 * rng.normal(size=(200, 5)))
+    assert not torch.equal(pseudo_labels(features, logits, 1), pseudo_labels(features, logits, 2))
+
+
+def test_a_sample_with_nan_does_not_spoil_the_labels_of_the_others():
+    torch.manual_seed(0)
+    features, logits = torch.randn(60, 6), 3 * torch.randn(60, 5)
+    expected = pseudo_labels(features[1:], logits[1:])
+    features[0] = logits[0] = float("nan")
+    assert torch.equal(pseudo_labels(features, logits)[1:], expected)
+
+
+def test_offline_loss_uses_the_label_of_each_sample():
+    method, batches = build("shot", lambda_pl=0.3), target_batches()
+    method.start_epoch(batches)
+    norm = build("norm")
+    features, logits = [], []
+    for _, x in batches:
+        logits.append(norm.predict(x).numpy())
+        norm.model.fc.register_forward_hook(lambda _, args, __: features.append(args[0].numpy()))
+        norm.predict(x)
+        norm.model.fc._forward_hooks.clear()
+    labels = numpy_labels(np.concatenate(features), np.concatenate(logits), 2)
+    assert method.labels == dict(enumerate(labels.tolist()))
+    indices = torch.tensor([17, 3, 30, 8])
+    x = torch.cat([x for _, x in batches])[indices]
+    y, loss = method.loss_calculation(x, indices)
+    y = y.detach().numpy()
+    p, mean = softmax(y, 1), softmax(y, 1).mean(0)
+    information = -(p * np.log(p)).sum(1).mean() + (mean * np.log(mean)).sum()
+    expected = information - 0.3 * log_softmax(y, 1)[np.arange(4), labels[indices]].mean()
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_labels_are_refreshed_every_epoch():
+    method, batches = build("shot", lr=0.1), target_batches()
+    method.start_epoch(batches)
+    first = dict(method.labels)
+    for _ in range(5):
+        for indices, x in batches:
+            method(x, indices)
+    assert method.labels == first
+    method.start_epoch(batches)
+    assert method.labels != first and method.labels.keys() == first.keys()
+
+
+def test_online_centroids_are_summed_over_the_batches():
+    method, batches = build("shot", lr=0.0), target_batches()
+    for _, x in batches:
+        method(x)
+    halves = build("shot", lr=0.0)
+    for _, x in batches[:2]:
+        halves(x)
+    assert method.sums.norm() > 2 * halves.sums.norm()
+    assert not method.labels

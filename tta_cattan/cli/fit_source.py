@@ -1,0 +1,60 @@
+"""``tta-cattan fit-source``: make the source subspace of a model, once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    result = argparse.ArgumentParser(
+        prog="tta-cattan fit-source",
+        description="Fit the source subspace of a model to its training images and write it to a file. "
+        "Under torchrun the processes share the images.",
+    )
+    result.add_argument("--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/imagenet_c/cattan.yaml")
+    result.add_argument(
+        "--out", metavar="FILE", help="where to write it (default: where CATTAN.SOURCE_BASIS auto looks)"
+    )
+    result.add_argument("--per-class", metavar="N", type=int, help="use N images of each class (SOURCE.PER_CLASS)")
+    result.add_argument(
+        "--d", metavar="D", type=int, help="directions to keep (default: all that the images determine)"
+    )
+    result.add_argument("--half", action="store_true", help="store the basis in float16")
+    result.add_argument("--no-mean", action="store_true", help="do not store the mean feature")
+    result.add_argument("overrides", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="e.g. DATA.SOURCE_DIR train")
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parser().parse_args(argv)
+    import torch
+
+    from tta_cattan.config import find_config, load_cfg
+    from tta_cattan.data import BENCHMARK_REGISTRY
+    from tta_cattan.runs.log import setup_logging
+    from tta_cattan.source.distributed import join_workers
+    from tta_cattan.source.fitting import fit_source_subspace
+    from tta_cattan.source.subspace import default_path, require_source_data
+    from tta_cattan.source.training import source_model
+
+    overrides = list(args.overrides)
+    if args.per_class is not None:
+        overrides += ["SOURCE.PER_CLASS", args.per_class]
+    cfg = load_cfg(find_config(args.cfg), overrides)
+    benchmark = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
+    with join_workers() as workers:
+        if workers.leads:
+            setup_logging()
+        loaded = source_model(cfg, benchmark)
+        path = Path(args.out) if args.out else default_path(cfg, loaded)
+        require_source_data(benchmark, path)
+        subspace = fit_source_subspace(cfg, loaded, benchmark, path, workers, args.d)
+        if workers.leads:
+            subspace = subspace.without_mean() if args.no_mean else subspace
+            subspace.save(path, torch.float16 if args.half else torch.float32)
+            print(f"wrote {path}: {subspace.d} directions of {subspace.dim}, from {subspace.count} images")
+    return 0

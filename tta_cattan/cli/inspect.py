@@ -1,0 +1,29 @@
+"""``tta-cattan inspect FILE``: print what a subspace file holds."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="tta-cattan inspect", description="Print what a subspace file holds.")
+    parser.add_argument("file", type=Path)
+    file = parser.parse_args(argv).file
+    from tta_cattan.subspace import Subspace, orthonormality_error
+
+    subspace = Subspace.load(file)
+    share = subspace.eigenvalues[: subspace.d].sum() / subspace.eigenvalues.sum()
+    print(f"{file}: {file.stat().st_size:,} bytes")
+    print(f"features           {subspace.dim}")
+    print(f"directions         {subspace.d} ({share:.2%} of the spectrum)")
+    print(f"samples            {subspace.count:,}")
+    print(f"kind               {'PCA (centred)' if subspace.centered else 'uncentred SVD'}")
+    print(f"mean stored        {'no' if subspace.mean is None else 'yes'}")
+    print(f"orthonormal to     {orthonormality_error(subspace.basis):.1e}")
+    print("eigenvalues        " + ", ".join(f"{value:.4g}" for value in subspace.eigenvalues[:6].tolist()) + ", ...")
+    for key, value in sorted(subspace.provenance.items()):
+        print(f"{key:18} {value}")
+    return 0

@@ -1,0 +1,61 @@
+"""``tta-cattan make-corruptions``: an ImageNet-C- or CIFAR-C-shaped copy of one's own clean images."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from tta_cattan.errors import UserError
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    result = argparse.ArgumentParser(
+        prog="tta-cattan make-corruptions",
+        description="Corrupt clean images: class folders become OUT/<corruption>/<severity>/<class>/*.JPEG "
+        "(ImageNet-C's layout), an .npz file with x and y becomes OUT/<corruption>.npy and labels.npy (CIFAR-C's). "
+        "Run it again after an interruption: what is there is kept.",
+    )
+    result.add_argument(
+        "--images", metavar="PATH", type=Path, required=True, help="folder of class folders, or .npz file"
+    )
+    result.add_argument(
+        "--out", metavar="DIR", type=Path, required=True, help="e.g. data/ImageNet-C or data/CIFAR-10-C"
+    )
+    result.add_argument("--corruptions", metavar="A,B", help="names (default: the 15 common ones; 'all' adds 4 extra)")
+    result.add_argument("--severities", metavar="1,2", default="1,2,3,4,5", help="default: 1,2,3,4,5")
+    result.add_argument(
+        "--strengths", choices=("imagenet", "cifar"), help="default: cifar for .npz, imagenet for folders"
+    )
+    result.add_argument(
+        "--size", metavar="PX", type=int, default=224, help="folders: resize to 256/224 of it, crop (224)"
+    )
+    result.add_argument("--frost", metavar="DIR", type=Path, help="photographs of frost (default: a grown texture)")
+    result.add_argument("--workers", metavar="N", type=int, default=0, help="processes (default: one per core)")
+    result.add_argument("--seed", type=int, default=0)
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parser().parse_args(argv)
+    from tta_cattan.data.corruptions import COMMON, EXTRA, SEVERITIES
+    from tta_cattan.data.corruptions.make import Task, corrupt_array_file, corrupt_folder
+
+    known = (*COMMON, *EXTRA)
+    names = {None: COMMON, "all": known}.get(args.corruptions) or tuple(args.corruptions.split(","))
+    for name in names:
+        if name not in known:
+            raise UserError(f"--corruptions has {name!r}: known are {', '.join(known)}")
+    severities = tuple(int(s) if s.isdigit() else -1 for s in args.severities.split(","))
+    if not set(severities) <= set(SEVERITIES):
+        raise UserError(f"--severities {args.severities!r}: give numbers from 1 to 5, separated by commas")
+    if not args.images.exists():
+        raise UserError(f"--images {args.images} does not exist: give a folder of class folders or an .npz file")
+    is_file = args.images.is_file()
+    strengths = args.strengths or ("cifar" if is_file else "imagenet")
+    task = Task(names, severities, strengths, args.seed, args.size, args.frost, args.workers)
+    made, kept = (corrupt_array_file if is_file else corrupt_folder)(args.images, args.out, task)
+    print(f"{args.out}: {made} files made, {kept} were there already")
+    return 0

@@ -1,0 +1,37 @@
+"""Images in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from tta_cattan.errors import UserError
+
+
+def to_tensor(images: np.ndarray) -> Tensor:
+    """Return uint8 images (N x H x W x 3) as floats in [0, 1] (N x 3 x H x W)."""
+    return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float().div_(255).contiguous()
+
+
+def load_npz(path: str | Path) -> TensorDataset:
+    """Return the images and labels of an ``.npz`` file with ``x`` (uint8, N x H x W x 3) and ``y``."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            images, labels = file["x"], file["y"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path} is not an .npz file with the arrays x and y ({error})") from error
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3 or len(images) != len(labels):
+        raise UserError(
+            f"{path}: x is {images.dtype} of shape {images.shape} with {len(labels)} labels; "
+            "it must be uint8, N x H x W x 3, with N labels in y"
+        )
+    return TensorDataset(to_tensor(images), torch.from_numpy(labels).long())
+
+
+def first(dataset: TensorDataset, n: int) -> TensorDataset:
+    """Return the first ``n`` samples (-1: all)."""
+    return dataset if n < 0 else TensorDataset(*(tensor[:n] for tensor in dataset.tensors))

@@ -1,0 +1,143 @@
+"""CIFAR-10-C, CIFAR-100-C and their clean test sets, through RobustBench's loaders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import TensorDataset
+
+from tta_cattan.data.arrays import first, load_npz, to_tensor
+from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
+from tta_cattan.data.corruptions import COMMON, EXTRA
+from tta_cattan.domain import Domain
+from tta_cattan.errors import UserError, nearest
+from tta_cattan.upstream.robustbench import import_robustbench
+from tta_cattan.upstream.torchvision import import_torchvision
+
+N_TEST = 10000
+
+
+class _Cifar(Benchmark):
+    """What the corrupted and the clean sets share: the clean data in torchvision's layout."""
+
+    torchvision_class: str
+    clean_folder: str
+
+    def source(self) -> TensorDataset | None:
+        """Return the training images: DATA.SOURCE_DIR's ``.npz`` file, or torchvision's files in DATA_DIR."""
+        if self.cfg.DATA.SOURCE_DIR:
+            return load_npz(self.cfg.DATA.SOURCE_DIR)
+        return self._clean(train=True) if self._has_clean() else None
+
+    def describe_source(self) -> dict[str, Any]:
+        return {"name": f"{self.torchvision_class} train", "from": Path(self.cfg.DATA.SOURCE_DIR).name or "torchvision"}
+
+    def _has_clean(self) -> bool:
+        return (Path(self.cfg.DATA_DIR) / self.clean_folder).is_dir()
+
+    def _clean(self, train: bool) -> TensorDataset:
+        import torch
+
+        factory = getattr(import_torchvision("torchvision.datasets"), self.torchvision_class)
+        try:
+            data = factory(self.cfg.DATA_DIR, train=train, download=False)
+        except RuntimeError as error:
+            raise UserError(f"{self.clean_folder} in {self.cfg.DATA_DIR} is damaged ({error}): get it again") from error
+        return TensorDataset(to_tensor(data.data), torch.tensor(data.targets))
+
+
+class _CifarC(_Cifar):
+    """A CIFAR-C folder of ``<corruption>.npy`` files (50,000 x 32 x 32 x 3: 10,000 per severity) and ``labels.npy``."""
+
+    folder: str
+    loader: str
+    record: str
+
+    def check(self) -> None:
+        """Check that every file that is asked for is there; nothing is downloaded."""
+        known = (*COMMON, *EXTRA)
+        for name in self.cfg.CORRUPTION.TYPE:
+            if name not in known:
+                raise UserError(f"CORRUPTION.TYPE has {name!r}.{nearest(name, known)} Known: {', '.join(known)}")
+        if 0 in self.cfg.CORRUPTION.SEVERITY:
+            raise UserError(
+                f"CORRUPTION.SEVERITY has 0: use CORRUPTION.DATASET {self.family}_clean for the clean images"
+            )
+        root = Path(self.cfg.DATA_DIR) / self.folder
+        for path in (root / "labels.npy", *(root / f"{name}.npy" for name in self.cfg.CORRUPTION.TYPE)):
+            if not path.is_file():
+                raise UserError(
+                    f"{path} is missing. Expected: {root}/labels.npy and {root}/<corruption>.npy, one per corruption "
+                    f"(2.9 GB in all), from Zenodo record {self.record}, {self.folder}.tar, unpacked in DATA_DIR "
+                    f"({self.cfg.DATA_DIR}); or make them from your own images with `tta-cattan make-corruptions`"
+                )
+
+    def target(self, domain: Domain) -> TensorDataset:
+        """Return the first CORRUPTION.NUM_EX images of a corruption, as RobustBench gives them."""
+        load = getattr(import_robustbench("robustbench.data"), self.loader)
+        n = N_TEST if self.cfg.CORRUPTION.NUM_EX < 0 else self.cfg.CORRUPTION.NUM_EX
+        images, labels = load(n, domain.severity, self.cfg.DATA_DIR, False, [domain.name])
+        return TensorDataset(images, labels.long())
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.folder, "num_ex": self.cfg.CORRUPTION.NUM_EX, "data_dir": str(self.cfg.DATA_DIR)}
+
+
+class _CifarClean(_Cifar):
+    """The clean test set, in torchvision's layout."""
+
+    def domains(self) -> list[Domain]:
+        """Return the one domain."""
+        return [Domain("clean")]
+
+    def check(self) -> None:
+        """Check that the files are there; nothing is downloaded."""
+        if not self._has_clean():
+            raise UserError(
+                f"{Path(self.cfg.DATA_DIR) / self.clean_folder} is missing: "
+                f"`torchvision.datasets.{self.torchvision_class}(DATA_DIR, download=True)` gets it (170 MB)"
+            )
+
+    def target(self, domain: Domain) -> TensorDataset:
+        """Return the first CORRUPTION.NUM_EX test images."""
+        return first(self._clean(train=False), self.cfg.CORRUPTION.NUM_EX)
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.torchvision_class, "num_ex": self.cfg.CORRUPTION.NUM_EX}
+
+
+class _Cifar10:
+    num_classes, family = 10, "cifar10"
+    torchvision_class, clean_folder = "CIFAR10", "cifar-10-batches-py"
+
+
+class _Cifar100:
+    num_classes, family = 100, "cifar100"
+    torchvision_class, clean_folder = "CIFAR100", "cifar-100-python"
+
+
+@BENCHMARK_REGISTRY.register("cifar10")  # TENT's name for it
+@BENCHMARK_REGISTRY.register("cifar10_c")
+class Cifar10C(_Cifar10, _CifarC):
+    """CIFAR-10-C."""
+
+    folder, loader, record = "CIFAR-10-C", "load_cifar10c", "2535967"
+
+
+@BENCHMARK_REGISTRY.register("cifar100")
+@BENCHMARK_REGISTRY.register("cifar100_c")
+class Cifar100C(_Cifar100, _CifarC):
+    """CIFAR-100-C."""
+
+    folder, loader, record = "CIFAR-100-C", "load_cifar100c", "3555552"
+
+
+@BENCHMARK_REGISTRY.register("cifar10_clean")
+class Cifar10Clean(_Cifar10, _CifarClean):
+    """CIFAR-10's test set."""
+
+
+@BENCHMARK_REGISTRY.register("cifar100_clean")
+class Cifar100Clean(_Cifar100, _CifarClean):
+    """CIFAR-100's test set."""

@@ -1,0 +1,123 @@
+"""TENT, CoTTA and Benchmark-TTA: an if-chain on ``cfg.MODEL.ADAPTATION`` inside the script."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib
+import logging
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tta_cattan.errors import UserError
+from tta_cattan.host.methods import build_method, host_names
+from tta_cattan.host.nodes import declare
+from tta_cattan.host.overrides import split_overrides
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from yacs.config import CfgNode
+
+    from tta_cattan.methods import AdaptationMethod
+
+logger = logging.getLogger(__name__)
+
+# The name of the set-up function in the script's namespace; nobody's script has it.
+SETUP_NAME = "__tta_cattan_setup__"
+
+
+def plug_in(conf: str) -> dict[str, Any]:
+    """Declare our keys in the host's config module; return the names that the extended script needs."""
+    declare(importlib.import_module(conf).cfg)
+    return {SETUP_NAME: setup}
+
+
+def setup(model: nn.Module, cfg: CfgNode, with_names: bool) -> AdaptationMethod | tuple[AdaptationMethod, list[str]]:
+    """Set up our method where the chain would set up the host's; Benchmark-TTA wants the parameters' names too."""
+    logger.info("test-time adaptation: %s", cfg.MODEL.ADAPTATION.upper())
+    has_loader = "SOURCE_DATASET" in cfg.CORRUPTION and "src.data" in sys.modules
+    method = build_method(model, cfg, source_batches=(lambda: _source_batches(cfg)) if has_loader else None)
+    return (method, method.collect_params()[1]) if with_names else method
+
+
+def add_branch(tree: ast.Module) -> ast.Module:
+    """Put a branch for our methods before the chain on ``cfg.MODEL.ADAPTATION``.
+
+    The branch is what a user would write by hand: ``if cfg.MODEL.ADAPTATION in (...): model = setup(base_model)``, with
+    the chain as its ``else``. Only the syntax tree in memory changes; line numbers stay those of the file.
+    """
+    for body in _bodies(tree):
+        for place, statement in enumerate(body):
+            if isinstance(statement, ast.If) and (key := _adaptation_key(statement.test)) is not None:
+                body[place] = _branch(statement, key)
+                return ast.fix_missing_locations(tree)
+    raise UserError(
+        "the script has no `if cfg.MODEL.ADAPTATION == ...` to add a branch to: it is another version of this host. "
+        "Add the branch by hand, see docs/hosts.md"
+    )
+
+
+def _branch(chain: ast.If, key: ast.Attribute) -> ast.If:
+    """Return ``if key in our names: <targets> = setup(<model>, cfg, with_names)`` with ``chain`` as its else."""
+    call = next((s for s in chain.body if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call)), None)
+    if call is None or not call.value.args:
+        raise UserError("the first branch on cfg.MODEL.ADAPTATION sets up no model: an unknown version of this host")
+    cfg = key.value.value
+    with_names = isinstance(call.targets[0], ast.Tuple)
+    assign = ast.Assign(
+        targets=copy.deepcopy(call.targets),
+        value=ast.Call(
+            func=ast.Name(SETUP_NAME, ast.Load()),
+            args=[copy.deepcopy(call.value.args[0]), copy.deepcopy(cfg), ast.Constant(with_names)],
+            keywords=[],
+        ),
+    )
+    ours = ast.Tuple([ast.Constant(name) for name in host_names()], ast.Load())
+    test = ast.Compare(copy.deepcopy(key), [ast.In()], [ours])
+    return ast.copy_location(ast.If(test, [ast.copy_location(assign, chain)], [chain]), chain)
+
+
+def _bodies(tree: ast.Module) -> Iterator[list[ast.stmt]]:
+    """Yield the statements of every function of a script."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node.body
+
+
+def _adaptation_key(test: ast.expr) -> ast.Attribute | None:
+    """Return the expression ``<cfg>.MODEL.ADAPTATION`` that a test compares with a name."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):
+        return None
+    key = test.left
+    inner = key.value if isinstance(key, ast.Attribute) and key.attr == "ADAPTATION" else None
+    return key if isinstance(inner, ast.Attribute) and inner.attr == "MODEL" else None
+
+
+def _source_batches(cfg: CfgNode) -> Iterator[Tensor]:
+    """Yield Benchmark-TTA's source images, from its own loader."""
+    load_dataset = importlib.import_module("src.data").load_dataset
+    _, loader = load_dataset(
+        dataset=cfg.CORRUPTION.SOURCE_DATASET,
+        split="val" if cfg.CORRUPTION.SOURCE_DATASET == "imagenet" else "train",
+        root=cfg.DATA_DIR,
+        adaptation=cfg.MODEL.ADAPTATION,
+        batch_size=cfg.TEST.BATCH_SIZE,
+        domain=cfg.CORRUPTION.SOURCE_DOMAIN,
+    )
+    for batch in loader:
+        yield batch[0]
+
+
+def take_overrides(conf: str, arguments: list[str]) -> list[str]:
+    """Take ``KEY VALUE`` pairs off the command line of a host that has none, and merge them after its config file."""
+    arguments, pairs = split_overrides(arguments)
+    module = importlib.import_module(conf)
+    merge_file = module.merge_from_file
+
+    def merge_file_then_pairs(path: str) -> None:
+        merge_file(path)
+        module.cfg.merge_from_list(pairs)
+
+    module.merge_from_file = merge_file_then_pairs
+    return arguments

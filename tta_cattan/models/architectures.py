@@ -1,0 +1,54 @@
+"""Architectures of our own: small ones that are trained where they are used, and those whose weights come in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from tta_cattan.models.cifar_resnet import CifarResNet
+from tta_cattan.models.normalize import IMAGENET_MEAN, IMAGENET_STD, with_normalization
+from tta_cattan.models.resnet_v1 import resnet50_v1
+from tta_cattan.models.small_cnn import SmallCNN
+from tta_cattan.models.small_resnet import SmallResNet
+from tta_cattan.registry import Registry
+from tta_cattan.upstream.robustbench import import_robustbench
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How a network is built, what its inputs are normalised by, and whether it is trained on the spot."""
+
+    build: Callable[[int], nn.Module]
+    mean: Sequence[float] = ()
+    std: Sequence[float] = ()
+    trained_here: bool = False
+
+    def __call__(self, num_classes: int) -> nn.Module:
+        """Return the network for images in [0, 1], with random weights."""
+        model = self.build(num_classes)
+        return with_normalization(model, self.mean, self.std) if self.mean else model
+
+
+def _robustbench_resnet18(num_classes: int) -> nn.Module:
+    """Return RobustBench's CIFAR ResNet-18, the class of the checkpoint that ships with pyautoattack."""
+    return import_robustbench("robustbench.model_zoo.architectures.resnet").ResNet18(num_classes=num_classes)
+
+
+# Caffe's preprocessing: RGB in 0..255, the mean subtracted, no division.
+_CAFFE_MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
+_CAFFE_STD = (1 / 255,) * 3
+
+ARCHITECTURES: Registry[Architecture] = Registry("model")
+for _name, _architecture in {
+    "small_resnet": Architecture(SmallResNet, trained_here=True),
+    "small_cnn": Architecture(SmallCNN, trained_here=True),
+    **{
+        f"cifar_resnet{n}": Architecture(partial(CifarResNet, n), IMAGENET_MEAN, IMAGENET_STD) for n in (20, 32, 44, 56)
+    },
+    "cifar_resnet18": Architecture(_robustbench_resnet18),
+    "resnet50_v1": Architecture(resnet50_v1, _CAFFE_MEAN, _CAFFE_STD),
+}.items():
+    ARCHITECTURES.register(_name)(_architecture)

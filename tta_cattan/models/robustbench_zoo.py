@@ -1,0 +1,98 @@
+"""RobustBench's model zoo, with its checkpoints read safely and its downloads checked."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from tta_cattan.errors import UserError
+from tta_cattan.models.checkpoints import read_checkpoint
+from tta_cattan.models.normalize import IMAGENET_MEAN, IMAGENET_STD, with_normalization
+from tta_cattan.upstream.robustbench import import_robustbench
+from tta_cattan.upstream.torchvision import import_torchvision
+
+logger = logging.getLogger(__name__)
+
+THREAT = "corruptions"
+
+
+def robustbench_names(family: str | None) -> list[str]:
+    """Return the names of RobustBench's corruption models for ``family``; none where RobustBench is not installed."""
+    if family is None:
+        return []
+    return list(_entries(family))
+
+
+def checkpoint_path(name: str, family: str, ckpt_dir: str) -> Path:
+    """Return where RobustBench keeps a checkpoint: ``CKPT_DIR/<family>/corruptions/<name>.pt``."""
+    return Path(ckpt_dir) / family / THREAT / f"{name}.pt"
+
+
+def load_from_robustbench(name: str, family: str | None, ckpt_dir: str, replaced: str) -> tuple[nn.Module, str]:
+    """Return a model of the zoo and where its weights came from; ``replaced``: another file brings the weights.
+
+    Note: the file is read with ``weights_only=True`` first, so that RobustBench's own ``torch.load`` meets nothing but
+    tensors.
+    """
+    if family is None:
+        raise UserError(
+            f"MODEL.ARCH = {name!r} is RobustBench's, and this dataset is not one of its: use another model"
+        )
+    standard = family == "imagenet" and name.startswith("Standard")
+    if standard and replaced:
+        return _bare_resnet50(), replaced
+    entry = _entries(family)[name]
+    if replaced:
+        if not callable(entry["model"]) or entry["gdrive_id"] is None:
+            raise UserError(f"MODEL.CKPT_PATH cannot replace the weights of {name!r}: use its timm/NAME instead")
+        return entry["model"](), replaced
+    path = checkpoint_path(name, family, ckpt_dir)
+    if not standard and isinstance(entry["gdrive_id"], str):
+        if not path.is_file():
+            _download(name, entry["gdrive_id"], path)
+        read_checkpoint(path)
+    return _load(name, family, ckpt_dir, path), str(path) if path.is_file() else f"RobustBench's {name}"
+
+
+def _bare_resnet50() -> nn.Module:
+    """Return the network of ``Standard_R50``, which RobustBench cannot build without downloading its weights."""
+    return with_normalization(
+        import_torchvision("torchvision.models").resnet50(weights=None), IMAGENET_MEAN, IMAGENET_STD
+    )
+
+
+def _entries(family: str) -> dict[str, Any]:
+    zoo = import_robustbench("robustbench.model_zoo").model_dicts
+    enums = import_robustbench("robustbench.model_zoo.enums")
+    return zoo[enums.BenchmarkDataset(family)][enums.ThreatModel(THREAT)]
+
+
+def _load(name: str, family: str, ckpt_dir: str, path: Path) -> nn.Module:
+    try:
+        return import_robustbench("robustbench.utils").load_model(name, ckpt_dir, family, THREAT)
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        reason = (str(error) or type(error).__name__).strip().splitlines()[0][:200]
+        raise UserError(
+            f"RobustBench could not load {name!r} ({reason}): put its checkpoint at {path}, or set MODEL.CKPT_PATH"
+        ) from error
+
+
+def _download(name: str, gdrive_id: str, path: Path) -> None:
+    """Fetch a checkpoint with RobustBench's own downloader, and keep it only if it is one."""
+    logger.info("downloading the checkpoint of %s (Google Drive id %s) to %s", name, gdrive_id, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".download")
+    advice = f"get the file with Google Drive id {gdrive_id} in a browser and put it at {path}, or set MODEL.CKPT_PATH"
+    try:
+        import_robustbench("robustbench.utils").download_gdrive_new(gdrive_id, fresh)
+        read_checkpoint(fresh)
+        fresh.replace(path)
+    except UserError as error:
+        raise UserError(f"the download of {name} did not bring a checkpoint ({error}); {advice}") from error
+    except Exception as error:  # the downloader raises its own kinds, and prints what it thinks of them
+        raise UserError(f"{name} could not be downloaded ({type(error).__name__}); {advice}") from error
+    finally:
+        fresh.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The libraries that we build on, as they really install today."""
