@@ -119,6 +119,13 @@ def test_script_without_a_chain_is_refused():
         add_branch(ast.parse("def evaluate():\n    model = METHODS[cfg.MODEL.ADAPTATION](base_model)\n"))
 
 
+def test_the_hosts_names_win():
+    source = "def f(cfg):\n    if cfg.MODEL.ADAPTATION == 'ip':\n        model = setup_ip(base)\n    return model\n"
+    extended = ast.unparse(add_branch(ast.parse(source)))
+    assert "'tta_cattan_ip'" in extended
+    assert "'ip'," not in extended.replace("'tta_cattan_ip'", "")
+
+
 def test_branch_keeps_the_line_numbers():
     source = "def f():\n    if cfg.MODEL.ADAPTATION == 'source':\n        model = setup(base)\n    return model\n"
     lines = {node.lineno for node in ast.walk(add_branch(ast.parse(source))) if hasattr(node, "lineno")}

@@ -104,7 +104,8 @@ def test_the_hosts_names_win(host, monkeypatch):
     )
     sys.path.insert(0, str(folder))
     names = tta_cattan.host.register()
-    assert names == ["tent_plus", "shot_bn", "tta_cattan_ip", "cattan"]
+    assert {"cattan", "tent_plus", "shot_bn", "tta_cattan_ip"} <= set(names)
+    assert "ip" not in names
     assert tta_cattan.host.register()  # a second time changes nothing
     method = build(folder, monkeypatch, "tta_cattan_ip")
     assert type(method.method).__name__ == "IP"

@@ -276,3 +276,10 @@ def test_a_user_made_subspace_is_accepted():
     subspace = Subspace(basis, torch.ones(4), torch.zeros(FEATURES), 10, True)
     method = build("cattan", source_subspace=subspace, d=4)
     assert all(math.isfinite(v) for v in method(images(8, 1)).flatten().tolist())
+
+
+def test_the_rule_may_choose_every_direction_of_the_file():
+    # The gap after the last direction is known, because a file holds more eigenvalues than directions.
+    method = build("cattan", source_subspace=source_subspace(network(), d=2), d=0)
+    method.prepare(target_batches())
+    assert method.describe()["d_target"] == 2

@@ -97,3 +97,12 @@ def test_online_centroids_are_summed_over_the_batches():
         halves(x)
     assert method.sums.norm() > 2 * halves.sums.norm()
     assert not method.labels
+
+
+def test_reset_drops_the_labels_and_the_centroids():
+    method, batches = build("shot"), target_batches()
+    method.start_epoch(batches)
+    method(batches[0][1])
+    assert method.labels and method.sums is not None
+    method.reset()
+    assert not method.labels and method.sums is None

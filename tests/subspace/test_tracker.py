@@ -91,3 +91,12 @@ def test_turn_towards_keeps_the_span_and_the_coordinates():
 def test_dimension_out_of_range():
     with pytest.raises(UserError, match=r"1\.\.30"):
         SubspaceTracker(fit_subspace(low_rank(50, 0), 6), d=31)
+
+
+def test_coordinates_stay_still_over_many_updates():
+    tracker = SubspaceTracker(fit_subspace(low_rank(300, 0), 6), d=6)
+    target = low_rank(3000, 1)
+    bases = [tracker.update(batch) for batch in target.split(100)]
+    # Once the span has settled, each basis must be the last one again, column by column.
+    for before, after in zip(bases[-6:], bases[-5:], strict=False):
+        assert (before.T @ after).diagonal().min() > 0.99

@@ -59,6 +59,7 @@ def _list() -> int:
     from tta_cattan.data import BENCHMARK_REGISTRY
     from tta_cattan.methods import ADAPTATION_REGISTRY
     from tta_cattan.models.architectures import ARCHITECTURES
+    from tta_cattan.models.robustbench_zoo import robustbench_names
 
     for title, registry in (
         ("methods (MODEL.ADAPTATION)", ADAPTATION_REGISTRY),
@@ -66,4 +67,10 @@ def _list() -> int:
         ("models (MODEL.ARCH)", ARCHITECTURES),
     ):
         print(f"{title}: {', '.join(registry.registered_names())}")
+    print("  and torchvision/NAME and timm/NAME, for any name that they have")
+    for family in ("cifar10", "cifar100", "imagenet"):
+        try:
+            print(f"  and RobustBench's for {family}: {', '.join(robustbench_names(family))}")
+        except UserError as error:
+            print(f"  and RobustBench's for {family} ({error})")
     return 0

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tta_cattan.errors import UserError
+from tta_cattan.errors import UserError, nearest
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,12 +47,14 @@ def main(argv: Sequence[str]) -> int:
     names = {None: COMMON, "all": known}.get(args.corruptions) or tuple(args.corruptions.split(","))
     for name in names:
         if name not in known:
-            raise UserError(f"--corruptions has {name!r}: known are {', '.join(known)}")
-    severities = tuple(int(s) if s.isdigit() else -1 for s in args.severities.split(","))
+            raise UserError(f"--corruptions has {name!r}.{nearest(name, known)} Known: {', '.join(known)}")
+    severities = tuple(int(s) if s.isdecimal() else -1 for s in args.severities.split(","))
     if not set(severities) <= set(SEVERITIES):
         raise UserError(f"--severities {args.severities!r}: give numbers from 1 to 5, separated by commas")
     if not args.images.exists():
         raise UserError(f"--images {args.images} does not exist: give a folder of class folders or an .npz file")
+    if args.workers < 0:
+        raise UserError(f"--workers {args.workers}: give the number of processes, or 0 for one per core")
     is_file = args.images.is_file()
     strengths = args.strengths or ("cifar" if is_file else "imagenet")
     task = Task(names, severities, strengths, args.seed, args.size, args.frost, args.workers)

@@ -113,6 +113,7 @@ _C = CfgNode(
             # images of the source domain, for its subspace: a folder with one folder per class, or an .npz file with x
             # (uint8, N x H x W x 3) and y; '' = where the benchmark's own layout has them [ours]
             "SOURCE_DIR": "",
+            "IMAGE_SIZE": 224,  # side of clean images after resizing (to 256/224 of it) and cropping [ours]
             "SOURCE": "",  # source domain of a domain-adaptation benchmark [ours]
             "TARGET": "",  # target domain of a domain-adaptation benchmark [ours]
         },

@@ -76,7 +76,7 @@ class _CifarC(_Cifar):
     def target(self, domain: Domain) -> TensorDataset:
         """Return the first CORRUPTION.NUM_EX images of a corruption, as RobustBench gives them."""
         load = getattr(import_robustbench("robustbench.data"), self.loader)
-        n = N_TEST if self.cfg.CORRUPTION.NUM_EX < 0 else self.cfg.CORRUPTION.NUM_EX
+        n = N_TEST if self.cfg.CORRUPTION.NUM_EX < 0 else min(self.cfg.CORRUPTION.NUM_EX, N_TEST)
         images, labels = load(n, domain.severity, self.cfg.DATA_DIR, False, [domain.name])
         return TensorDataset(images, labels.long())
 

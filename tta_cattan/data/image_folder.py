@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -50,25 +49,13 @@ def find_images(folder: Path, classes: Mapping[str, int]) -> list[tuple[Path, in
     return samples
 
 
-def per_class(samples: Sequence[tuple[Path, int]], n: int, seed: int) -> list[tuple[Path, int]]:
-    """Return at most ``n`` samples of each class, chosen by ``seed``, in the order they had."""
-    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed)).tolist()
-    taken: dict[int, int] = {}
-    chosen = []
-    for index in order:
-        label = samples[index][1]
-        if taken.get(label, 0) < n:
-            taken[label] = taken.get(label, 0) + 1
-            chosen.append(index)
-    return [samples[index] for index in sorted(chosen)]
-
-
 def to_tensor_transform() -> Callable[[Image.Image], Tensor]:
     """Return the conversion of an image that already has its size (ImageNet-C's is 224x224: it is not resized)."""
     return import_torchvision("torchvision.transforms").ToTensor()
 
 
-def resize_crop_transform(resize: int = 256, crop: int = 224) -> Callable[[Image.Image], Tensor]:
-    """Return the usual ImageNet preprocessing: the short side to ``resize``, the centre ``crop`` x ``crop``."""
+def resize_crop_transform(size: int = 224) -> Callable[[Image.Image], Tensor]:
+    """Return ImageNet's usual preprocessing: the short side to 256/224 of ``size``, the centre ``size`` x ``size``."""
     transforms = import_torchvision("torchvision.transforms")
-    return transforms.Compose([transforms.Resize(resize), transforms.CenterCrop(crop), transforms.ToTensor()])
+    resize = transforms.Resize(round(size * 256 / 224))
+    return transforms.Compose([resize, transforms.CenterCrop(size), transforms.ToTensor()])

@@ -10,7 +10,7 @@ from typing import Any
 
 from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.data.corruptions import COMMON, EXTRA
-from tta_cattan.data.image_folder import ImageList, find_images, per_class, resize_crop_transform, to_tensor_transform
+from tta_cattan.data.image_folder import ImageList, find_images, resize_crop_transform, to_tensor_transform
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError, nearest
 from tta_cattan.upstream.robustbench import import_robustbench
@@ -51,6 +51,11 @@ class _ImageNet(Benchmark):
 
     def check(self) -> None:
         """Check that every folder that is asked for is there, with the classes of the 5,000 ids where they are used."""
+        if N_IDS < self.cfg.CORRUPTION.NUM_EX < N_ALL:
+            raise UserError(
+                f"CORRUPTION.NUM_EX = {self.cfg.CORRUPTION.NUM_EX}: give at most {N_IDS} (the first of the images that "
+                f"RobustBench evaluates), or {N_ALL} or -1 for all that are there"
+            )
         for domain in self.domains():
             root = self.root(domain)
             if not root.is_dir():
@@ -83,14 +88,11 @@ class _ImageNet(Benchmark):
         folder = Path(self.cfg.DATA.SOURCE_DIR or Path(self.cfg.DATA_DIR) / "train")
         if not folder.is_dir():
             return None
-        samples = find_images(folder, class_labels())
-        if self.cfg.SOURCE.PER_CLASS:
-            samples = per_class(samples, self.cfg.SOURCE.PER_CLASS, self.cfg.RNG_SEED)
-        return ImageList(samples, resize_crop_transform())
+        return ImageList(find_images(folder, class_labels()), resize_crop_transform(self.cfg.DATA.IMAGE_SIZE))
 
     def describe_source(self) -> dict[str, Any]:
         folder = self.cfg.DATA.SOURCE_DIR or "train"
-        return {"name": "ImageNet", "folder": Path(folder).name, "per_class": self.cfg.SOURCE.PER_CLASS}
+        return {"name": "ImageNet", "folder": Path(folder).name, "size": self.cfg.DATA.IMAGE_SIZE}
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "num_ex": self.cfg.CORRUPTION.NUM_EX, "data_dir": str(self.cfg.DATA_DIR)}
@@ -162,4 +164,4 @@ class ImageNetClean(_ImageNet):
         return f"{self.cfg.DATA_DIR}/val/<wnid>/*.JPEG"
 
     def transform(self) -> Any:
-        return resize_crop_transform()
+        return resize_crop_transform(self.cfg.DATA.IMAGE_SIZE)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from tta_cattan.errors import UserError
 
@@ -71,13 +72,54 @@ class Stream:
             inputs, labels = self.dataset.tensors
             return ((inputs[chunk], labels[chunk]) for chunk in chunks)
         loader = DataLoader(
-            self.dataset,
+            _Told(self.dataset),
+            collate_fn=_collate,
             batch_sampler=[chunk.tolist() for chunk in chunks],
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
-            persistent_workers=False,
+            # Its own: the global generator belongs to the method.
+            generator=torch.Generator().manual_seed(self.seed or 0),
         )
-        return iter(loader)
+        return map(_raise_told, loader)
+
+
+class _Told(Dataset):
+    """A data set that returns a UserError instead of raising it.
+
+    Note: what a worker process raises reaches the user as its traceback; what it returns stays one line.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return self.dataset[index]
+        except UserError as error:
+            return error
+
+
+def _collate(samples: list[Any]) -> Any:
+    """Return a batch, or the first error among its samples, or that their shapes differ."""
+    for sample in samples:
+        if isinstance(sample, UserError):
+            return sample
+    shapes = sorted({tuple(sample[0].shape) for sample in samples})
+    if len(shapes) > 1:
+        return UserError(
+            f"one batch holds inputs of the shapes {shapes[0]} and {shapes[-1]}: they must be alike; resize the images "
+            "(`tta-cattan make-corruptions --size`) or set TEST.BATCH_SIZE 1"
+        )
+    return default_collate(samples)
+
+
+def _raise_told(batch: Any) -> Any:
+    if isinstance(batch, UserError):
+        raise batch
+    return batch
 
 
 class Unlabelled:

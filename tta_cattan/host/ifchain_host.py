@@ -7,7 +7,7 @@ import copy
 import importlib
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tta_cattan.errors import UserError
@@ -38,7 +38,10 @@ def setup(model: nn.Module, cfg: CfgNode, with_names: bool) -> AdaptationMethod 
     logger.info("test-time adaptation: %s", cfg.MODEL.ADAPTATION.upper())
     has_loader = "SOURCE_DATASET" in cfg.CORRUPTION and "src.data" in sys.modules
     method = build_method(model, cfg, source_batches=(lambda: _source_batches(cfg)) if has_loader else None)
-    return (method, method.collect_params()[1]) if with_names else method
+    names = method.collect_params()[1]
+    logger.info("params for adaptation: %s", names)
+    logger.info("optimizer for adaptation: %s", method.optimizer)
+    return (method, names) if with_names else method
 
 
 def add_branch(tree: ast.Module) -> ast.Module:
@@ -50,7 +53,7 @@ def add_branch(tree: ast.Module) -> ast.Module:
     for body in _bodies(tree):
         for place, statement in enumerate(body):
             if isinstance(statement, ast.If) and (key := _adaptation_key(statement.test)) is not None:
-                body[place] = _branch(statement, key)
+                body[place] = _branch(statement, key, taken=_compared_names(tree))
                 return ast.fix_missing_locations(tree)
     raise UserError(
         "the script has no `if cfg.MODEL.ADAPTATION == ...` to add a branch to: it is another version of this host. "
@@ -58,7 +61,7 @@ def add_branch(tree: ast.Module) -> ast.Module:
     )
 
 
-def _branch(chain: ast.If, key: ast.Attribute) -> ast.If:
+def _branch(chain: ast.If, key: ast.Attribute, taken: Container[str]) -> ast.If:
     """Return ``if key in our names: <targets> = setup(<model>, cfg, with_names)`` with ``chain`` as its else."""
     call = next((s for s in chain.body if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call)), None)
     if call is None or not call.value.args:
@@ -73,7 +76,7 @@ def _branch(chain: ast.If, key: ast.Attribute) -> ast.If:
             keywords=[],
         ),
     )
-    ours = ast.Tuple([ast.Constant(name) for name in host_names()], ast.Load())
+    ours = ast.Tuple([ast.Constant(name) for name in host_names(taken)], ast.Load())
     test = ast.Compare(copy.deepcopy(key), [ast.In()], [ours])
     return ast.copy_location(ast.If(test, [ast.copy_location(assign, chain)], [chain]), chain)
 
@@ -83,6 +86,12 @@ def _bodies(tree: ast.Module) -> Iterator[list[ast.stmt]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             yield node.body
+
+
+def _compared_names(tree: ast.Module) -> set[str]:
+    """Return the methods that the host's chain knows."""
+    tests = [node for node in ast.walk(tree) if isinstance(node, ast.Compare) and _adaptation_key(node) is not None]
+    return {value.value for test in tests for value in test.comparators if isinstance(value, ast.Constant)}
 
 
 def _adaptation_key(test: ast.expr) -> ast.Attribute | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,6 @@ from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, setup_mode
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from yacs.config import CfgNode
-
-logger = logging.getLogger(__name__)
 
 # Every host has these three, or their like; ours stay out of the way.
 _LEFT_TO_THE_HOST = ("source", "norm", "tent")
@@ -58,8 +55,4 @@ def build_method(
     subspace = None
     if ADAPTATION_REGISTRY.get(own.MODEL.ADAPTATION).needs_source_subspace:
         subspace = source_subspace(model, own, cfg.MODEL.ARCH, num_classes, source_batches)
-    method = setup_model(model, own, num_classes, subspace)
-    _, names = method.collect_params()
-    logger.info("parameters for adaptation: %s", names)
-    logger.info("optimizer for adaptation: %s", method.optimizer)
-    return method
+    return setup_model(model, own, num_classes, subspace)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tta_cattan.errors import UserError
 
-_WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "last")  # "last": Kireev2021Effectiveness_*
 _PREFIXES = ("module.", "model.")
 
 
@@ -32,7 +32,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
             "delete it and get it again with a browser"
         )
     content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path, start)
-    tensors = {name: value for name, value in _unwrap(content).items() if isinstance(value, Tensor)}
+    tensors = {str(name): value for name, value in _unwrap(content).items() if isinstance(value, Tensor)}
     if not tensors:
         raise UserError(f"checkpoint {path} holds no tensors: its keys are {', '.join(list(map(str, content))[:5])}")
     return tensors

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from tta_cattan.errors import UserError
 from tta_cattan.models.checkpoints import read_checkpoint
@@ -17,10 +18,11 @@ from tta_cattan.upstream.torchvision import import_torchvision
 logger = logging.getLogger(__name__)
 
 THREAT = "corruptions"
+_COUNTER = "num_batches_tracked"
 
 
 def robustbench_names(family: str | None) -> list[str]:
-    """Return the names of RobustBench's corruption models for ``family``; none where RobustBench is not installed."""
+    """Return the names of RobustBench's corruption models for ``family`` (None: a benchmark that it has none for)."""
     if family is None:
         return []
     return list(_entries(family))
@@ -50,11 +52,47 @@ def load_from_robustbench(name: str, family: str | None, ckpt_dir: str, replaced
             raise UserError(f"MODEL.CKPT_PATH cannot replace the weights of {name!r}: use its timm/NAME instead")
         return entry["model"](), replaced
     path = checkpoint_path(name, family, ckpt_dir)
-    if not standard and isinstance(entry["gdrive_id"], str):
-        if not path.is_file():
-            _download(name, entry["gdrive_id"], path)
-        read_checkpoint(path)
-    return _load(name, family, ckpt_dir, path), str(path) if path.is_file() else f"RobustBench's {name}"
+    contents = {}
+    for gdrive_id, file in [] if standard else _files(entry["gdrive_id"], path):
+        if not file.is_file():
+            _download(name, gdrive_id, file)
+        contents[file] = read_checkpoint(file)
+    model = _load(name, family, ckpt_dir, path)
+    if path in contents:
+        _check_complete(model, contents[path], path)
+    return model, str(path) if path in contents else f"RobustBench's {name}"
+
+
+def _files(gdrive_id: str | list[str] | None, path: Path) -> list[tuple[str, Path]]:
+    """Return (Google Drive id, file) of each checkpoint of a model; an ensemble has several, timm's have none."""
+    if isinstance(gdrive_id, str):
+        return [(gdrive_id, path)]
+    return [(one, Path(f"{path}_m{number}.pt")) for number, one in enumerate(gdrive_id or ())]
+
+
+def _check_complete(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse a model that did not get all its weights from the checkpoint.
+
+    Note: RobustBench forgives missing keys where the normaliser's are among them, and would go on with random weights.
+    """
+    given = {_bare(name) for name in tensors}
+    missing = [
+        name
+        for name in model.state_dict()
+        if _bare(name) not in given and name.rpartition(".")[2] not in ("mean", "std", "mu", "sigma", _COUNTER)
+    ]
+    if missing:
+        raise UserError(
+            f"checkpoint {path} is of another architecture: it lacks {missing[0]!r} and {len(missing) - 1} more; "
+            "delete it and get it again"
+        )
+
+
+def _bare(name: str) -> str:
+    """Return a weight's name without the prefixes that wrappers give it."""
+    while name.startswith(("module.", "model.")):
+        name = name.partition(".")[2]
+    return name
 
 
 def _bare_resnet50() -> nn.Module:

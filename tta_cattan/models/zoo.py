@@ -86,6 +86,8 @@ def check_arch(arch: str, family: str | None) -> None:
         if name.split(".")[0] not in known:
             raise UserError(f"MODEL.ARCH = {arch!r}: {library} has no model {name!r}.{nearest(name, known)}")
         return
+    if arch in ARCHITECTURES:
+        return
     names = [*ARCHITECTURES.registered_names(), *robustbench_names(family)]
     if arch not in names:
         raise UserError(

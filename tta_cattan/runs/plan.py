@@ -44,13 +44,14 @@ def method_configs(path: str | Path | None, overrides: Sequence[Any], methods: S
 
     Note: ``--methods tent,cattan --cfg cfgs/imagenet_c/cattan.yaml`` thus gives TENT the settings of ``tent.yaml``.
     """
-    first = load_cfg(path, overrides)
+    own = load_cfg(path).MODEL.ADAPTATION.lower()
     configs = []
-    for method in methods or [first.MODEL.ADAPTATION]:
+    for method in methods or [load_cfg(path, overrides).MODEL.ADAPTATION]:
         ADAPTATION_REGISTRY.get(method)
         sibling = None if path is None else Path(path).with_name(f"{method.lower()}.yaml")
-        file = sibling if sibling is not None and sibling.is_file() else path
-        configs.append(load_cfg(file, [*overrides, "MODEL.ADAPTATION", method.lower()]))
+        # A file speaks for the method that it names, whatever stands beside it.
+        beside = method.lower() != own and sibling is not None and sibling.is_file()
+        configs.append(load_cfg(sibling if beside else path, [*overrides, "MODEL.ADAPTATION", method.lower()]))
     names = [cfg.MODEL.ADAPTATION for cfg in configs]
     if len(set(names)) < len(names):
         raise UserError(f"--methods {','.join(names)}: a method is named twice")

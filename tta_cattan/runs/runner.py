@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from tta_cattan.config import dump_yaml, to_dict
+from tta_cattan.config.tree import leaves
 from tta_cattan.data import BENCHMARK_REGISTRY, Benchmark, Stream
 from tta_cattan.errors import UserError
 from tta_cattan.files import sha256_tensors, write_text
 from tta_cattan.methods import ADAPTATION_REGISTRY, setup_model
+from tta_cattan.models.checkpoints import read_checkpoint
 from tta_cattan.models.zoo import LoadedModel, check_arch, resolve_device
 from tta_cattan.progress import progress
 from tta_cattan.protocols import Evaluation, run_offline, run_online
@@ -26,7 +28,7 @@ from tta_cattan.runs.plan import Job, cell_fingerprint, plan_cells, seeds
 from tta_cattan.runs.store import Cell, Record, ResultsStore
 from tta_cattan.runs.summary import Summary, summarise
 from tta_cattan.runs.tables import write_summary
-from tta_cattan.source.subspace import source_subspace
+from tta_cattan.source.subspace import check_source_basis, source_subspace
 from tta_cattan.source.training import source_model
 from tta_cattan.subspace import Subspace
 
@@ -34,6 +36,12 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
+
+# What the methods of one comparison have in common, by the start of the key.
+_SHARED = (
+    "CKPT_DIR", "CORRUPTION.", "DATA.", "DATA_DIR", "DEVICE", "MODEL.ARCH", "MODEL.CKPT_PATH", "RNG_SEED", "SAVE_DIR",
+    "SEEDS", "SOURCE.", "TEST.PROTOCOL",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,10 +62,31 @@ def check_configs(configs: Sequence[CfgNode]) -> Benchmark:
     check_arch(first.MODEL.ARCH, benchmark.family)
     resolve_device(first.DEVICE)
     for cfg in configs:
+        _check_alike(first, cfg)
         method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
         if method.needs_images and not benchmark.images:
             raise UserError(f"MODEL.ADAPTATION = {cfg.MODEL.ADAPTATION!r} needs images, and {benchmark.name} has none")
     return benchmark
+
+
+def check_files(configs: Sequence[CfgNode], benchmark: Benchmark) -> None:
+    """Check the checkpoint and the source subspaces that a run would read, for a dry run."""
+    if configs[0].MODEL.CKPT_PATH:
+        read_checkpoint(configs[0].MODEL.CKPT_PATH)
+    for cfg in configs:
+        if ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION).needs_source_subspace:
+            check_source_basis(cfg, benchmark)
+
+
+def _check_alike(first: CfgNode, other: CfgNode) -> None:
+    """Refuse to compare methods whose files ask for other data, another model or another protocol."""
+    one, two = dict(leaves(first)), dict(leaves(other))
+    for key in one:
+        if key.startswith(_SHARED) and one[key] != two[key]:
+            raise UserError(
+                f"{first.MODEL.ADAPTATION} has {key} = {one[key]!r} and {other.MODEL.ADAPTATION} has {two[key]!r}: "
+                f"methods are compared on one thing at a time; give {key} on the command line"
+            )
 
 
 def prepare_setting(configs: Sequence[CfgNode], benchmark: Benchmark) -> Setting:
@@ -96,6 +125,7 @@ def run(configs: Sequence[CfgNode], dry_run: bool = False) -> tuple[Summary, Pat
     """Run the comparison of ``configs`` (one per method) and return its summary and folder; None for a dry run."""
     benchmark = check_configs(configs)
     if dry_run:
+        check_files(configs, benchmark)
         cells = plan_cells([Job(cfg, "") for cfg in configs], benchmark.domains())
         logger.info("dry run: %d cells would be computed; the configuration and the data are in order", len(cells))
         return None
@@ -141,10 +171,16 @@ def _compute(cells: Sequence[tuple[Job, Cell]], store: ResultsStore, setting: Se
 
 
 def _fingerprint(cfg: CfgNode, setting: Setting) -> str:
-    subspace = setting.subspaces.get(cfg.MODEL.ADAPTATION)
-    tensors = None if subspace is None else {"basis": subspace.basis, "eigenvalues": subspace.eigenvalues}
-    digest = None if tensors is None else sha256_tensors(tensors)
+    digest = _subspace_hash(setting.subspaces.get(cfg.MODEL.ADAPTATION))
     return cell_fingerprint(cfg, setting.loaded.sha256, digest, setting.benchmark.describe())
+
+
+def _subspace_hash(subspace: Subspace | None) -> str | None:
+    """Return the hash of all that a method reads of a subspace."""
+    if subspace is None:
+        return None
+    tensors = {"basis": subspace.basis, "eigenvalues": subspace.eigenvalues, "count": torch.tensor(subspace.count)}
+    return sha256_tensors(tensors if subspace.mean is None else {**tensors, "mean": subspace.mean})
 
 
 def _describe(folder: Path, jobs: Sequence[Job], setting: Setting) -> None:
@@ -158,6 +194,7 @@ def _describe(folder: Path, jobs: Sequence[Job], setting: Setting) -> None:
             config=to_dict(first),
             dataset=setting.benchmark.describe(),
             model_hash=setting.loaded.sha256,
+            subspace_hash=_subspace_hash(next(filter(None, setting.subspaces.values()), None)),
             device=str(setting.device),
             source_folder=Path(__file__).parent,
             extra={
@@ -165,7 +202,11 @@ def _describe(folder: Path, jobs: Sequence[Job], setting: Setting) -> None:
                 "seeds": seeds(first),
                 "model_origin": setting.loaded.origin,
                 "fingerprints": {job.method: job.fingerprint for job in jobs},
-                "subspaces": {name: dict(s.provenance) for name, s in setting.subspaces.items() if s is not None},
+                "subspaces": {
+                    name: {"sha256": _subspace_hash(subspace), **subspace.provenance}
+                    for name, subspace in setting.subspaces.items()
+                    if subspace is not None
+                },
             },
         ),
     )

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from tta_cattan import __version__
 from tta_cattan.data.benchmark import Benchmark
+from tta_cattan.data.sampling import per_class
 from tta_cattan.data.stream import Stream
 from tta_cattan.files import atomic_path
 from tta_cattan.models.classifier import find_classifier
@@ -44,17 +45,19 @@ def fit_source_subspace(
 
     Note: ``path`` itself is not written; beside it lies a note per process from which a killed fit goes on.
     """
-    data = benchmark.source()
+    data = per_class(benchmark.source(), cfg.SOURCE.PER_CLASS, cfg.RNG_SEED)
     device = resolve_device(cfg.DEVICE)
     stream = Stream(data, cfg.TEST.BATCH_SIZE, cfg.RNG_SEED, device, cfg.TEST.NUM_WORKERS)
     classifier = find_classifier(loaded.model, cfg.MODEL.CLASSIFIER, benchmark.num_classes)
     provenance = describe_fit(cfg, loaded, benchmark, len(data))
     note = path.with_name(f".{path.name}.{workers.rank}-of-{workers.count}.partial")
-    moments, done = _resume(note, provenance, loaded, classifier, device)
+    # A note counts batches: it is of this fit only where the batches are the same.
+    identity = {**provenance, "batch": cfg.TEST.BATCH_SIZE, "seed": cfg.RNG_SEED, "from": cfg.DATA.SOURCE_DIR}
+    moments, done = _resume(note, identity, loaded, classifier, device)
     mine = range(workers.rank, len(stream), workers.count)
     if done:
         logger.info("going on after %d of %d batches (%s)", done, len(mine), note)
-    moments = _absorb(moments, loaded, classifier, stream, mine, done, note, provenance)
+    moments = _absorb(moments, loaded, classifier, stream, mine, done, note, identity)
     whole = reduce_moments(moments, workers)
     note.unlink(missing_ok=True)
     return subspace_of_moments(whole, d, cfg.CATTAN.CENTERING != "none", provenance)
@@ -67,6 +70,7 @@ def describe_fit(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark, n: int
         "model_sha256": loaded.sha256,
         "data": benchmark.describe_source(),
         "n": n,
+        "per_class": cfg.SOURCE.PER_CLASS,
         "centering": "none" if cfg.CATTAN.CENTERING == "none" else "pca",
         "versions": {"tta-cattan": __version__, "torch": torch.__version__},
     }
@@ -80,7 +84,7 @@ def _absorb(
     mine: range,
     done: int,
     note: Path,
-    provenance: dict[str, Any],
+    identity: dict[str, Any],
 ) -> FeatureMoments:
     """Add the features of this process's remaining batches to the sums."""
     batches = stream.only(mine[done:])
@@ -91,23 +95,23 @@ def _absorb(
     ):
         moments.update(rows.float())
         if time.monotonic() - saved > _SAVE_EVERY:
-            _save(note, moments, position, provenance)
+            _save(note, moments, position, identity)
             saved = time.monotonic()
     return moments
 
 
-def _save(note: Path, moments: FeatureMoments, done: int, provenance: dict[str, Any]) -> None:
+def _save(note: Path, moments: FeatureMoments, done: int, identity: dict[str, Any]) -> None:
     moments.flush()
     with atomic_path(note) as temporary:
         save_file(
             {"mean": moments.mean.cpu(), "scatter": moments.scatter.cpu()},
             temporary,
-            metadata={"done": str(done), "count": str(moments.count), "of": json.dumps(provenance, sort_keys=True)},
+            metadata={"done": str(done), "count": str(moments.count), "of": json.dumps(identity, sort_keys=True)},
         )
 
 
 def _resume(
-    note: Path, provenance: dict[str, Any], loaded: LoadedModel, classifier: str, device: torch.device
+    note: Path, identity: dict[str, Any], loaded: LoadedModel, classifier: str, device: torch.device
 ) -> tuple[FeatureMoments, int]:
     """Return the sums so far and the number of batches in them; from nothing where the note is of another fit."""
     from safetensors import SafetensorError, safe_open
@@ -118,7 +122,7 @@ def _resume(
     try:
         with safe_open(note, framework="pt") as file:
             header = file.metadata()
-            if header.get("of") != json.dumps(provenance, sort_keys=True):
+            if header.get("of") != json.dumps(identity, sort_keys=True):
                 return moments, 0
             moments.mean.copy_(file.get_tensor("mean"))
             moments.scatter.copy_(file.get_tensor("scatter"))

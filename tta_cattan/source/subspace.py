@@ -40,9 +40,17 @@ def source_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> 
 
 def default_path(cfg: CfgNode, loaded: LoadedModel) -> Path:
     """Return where the subspace of a model lies in CKPT_DIR."""
-    kind = "uncentred" if cfg.CATTAN.CENTERING == "none" else "pca"
-    name = f"{cfg.MODEL.ARCH.replace('/', '_')}-{loaded.sha256[:12]}-{kind}.safetensors"
-    return Path(cfg.CKPT_DIR) / "subspaces" / name
+    return _folder(cfg) / _name(cfg, loaded.sha256[:12])
+
+
+def check_source_basis(cfg: CfgNode, benchmark: Benchmark) -> None:
+    """Check what ``CATTAN.SOURCE_BASIS`` needs, as far as that can be done without the model."""
+    choice = cfg.CATTAN.SOURCE_BASIS
+    if choice == "auto":
+        if not any(_folder(cfg).glob(_name(cfg, "*"))):
+            require_source_data(benchmark, _folder(cfg) / _name(cfg, "*"))
+    elif choice != "classifier":
+        Subspace.load(choice)
 
 
 def require_source_data(benchmark: Benchmark, path: Path) -> None:
@@ -53,6 +61,15 @@ def require_source_data(benchmark: Benchmark, path: Path) -> None:
             "once: `tta-cattan fit-source --cfg FILE DATA.SOURCE_DIR <folder of class folders>`. Without them: "
             "CATTAN.SOURCE_BASIS classifier (the model is enough), or CATTAN.SOURCE_BASIS <a file somebody shared>"
         )
+
+
+def _folder(cfg: CfgNode) -> Path:
+    return Path(cfg.CKPT_DIR) / "subspaces"
+
+
+def _name(cfg: CfgNode, model: str) -> str:
+    kind = "uncentred" if cfg.CATTAN.CENTERING == "none" else "pca"
+    return f"{cfg.MODEL.ARCH.replace('/', '_')}-{model}-{kind}.safetensors"
 
 
 def check_model(subspace: Subspace, path: Path, loaded: LoadedModel, forced: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tta_cattan.data.benchmark import Benchmark
@@ -17,6 +17,7 @@ from tta_cattan.data.stream import Stream
 from tta_cattan.errors import UserError
 from tta_cattan.files import atomic_path, sha256_text
 from tta_cattan.models.architectures import ARCHITECTURES
+from tta_cattan.models.checkpoints import load_weights
 from tta_cattan.models.zoo import LoadedModel, load_model, resolve_device
 from tta_cattan.progress import progress
 
@@ -50,7 +51,7 @@ def load_or_train(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
     torch.manual_seed(cfg.RNG_SEED)
     model = ARCHITECTURES.get(cfg.MODEL.ARCH)(benchmark.num_classes).to(device)
     if path.is_file():
-        model.load_state_dict(load_file(path, device=str(device)))
+        load_weights(model, path)
     else:
         logger.info("training %s on %d source images (kept in %s)", cfg.MODEL.ARCH, len(data), path)
         stream = Stream(data, cfg.SOURCE.BATCH_SIZE, cfg.RNG_SEED, device)

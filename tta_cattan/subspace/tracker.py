@@ -27,7 +27,8 @@ class SubspaceTracker:
             raise UserError(f"d = {d}: the features have {start.dim} dimensions, so d must be in 1..{start.dim}")
         self.center = center
         self.decay = decay
-        self.basis = _complete(start.basis, d)
+        self.basis = _complete(start.basis, d)  # the principal directions, in the order of their energy
+        self.turned = self.basis  # the same span in the coordinates that were handed out
         self.energy = torch.zeros(d, device=start.basis.device)
         # The mean is the target's alone: merging it with the source's would take the shift between the two domains
         # for a direction in which the target varies.
@@ -41,7 +42,7 @@ class SubspaceTracker:
         self.updates = 0
 
     def update(self, features: Tensor) -> Tensor:
-        """Absorb a batch of features (B x D) and return the new basis (D x d), turned towards the previous one."""
+        """Absorb a batch of features (B x D) and return the new basis (D x d), turned towards the last one."""
         rows = features.detach().to(self.basis.dtype)
         old = self.basis
         if self.center:
@@ -61,12 +62,12 @@ class SubspaceTracker:
         values, vectors = torch.linalg.eigh(small)
         leading = vectors[:, -d:].to(old.dtype)
         self.energy = values[-d:].clamp_min(0).to(old.dtype)
-        turned = old @ leading[:d] + q @ leading[d:]
+        self.basis = old @ leading[:d] + q @ leading[d:]
         self.updates += 1
         if self.updates % _REPAIR_EVERY == 0:
-            turned = reorthonormalize(turned)
-        self.basis = turned
-        return turn_towards(turned, old)
+            self.basis = reorthonormalize(self.basis)
+        self.turned = turn_towards(self.basis, self.turned)
+        return self.turned
 
     def _centred(self, rows: Tensor) -> Tensor:
         """Update the mean and return the rows around it, plus the row that the mean's shift adds to the scatter."""

@@ -66,10 +66,31 @@ def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     for severity in range(5):
         labels[severity * _ROWS_PER_SEVERITY :][: len(y)] = y
     _save_array(out / "labels.npy", labels)
-    todo = [name for name in task.corruptions if not (out / f"{name}.npy").is_file()]
+    todo = [name for name in task.corruptions if _absent_severities(out / f"{name}.npy", x, task)]
     for _ in _parallel(partial(_corrupt_array, x, out, task), todo, task.workers, "corrupting arrays"):
         pass
     return len(todo), len(task.corruptions) - len(todo)
+
+
+def _absent_severities(path: Path, x: np.ndarray, task: Task) -> list[int]:
+    """Return the severities that the file of a corruption lacks: their rows are zero, or are of fewer images."""
+    if not path.is_file():
+        return list(task.severities)
+    rows = _open_rows(path, x)
+    starts = {severity: (severity - 1) * _ROWS_PER_SEVERITY for severity in task.severities}
+    return [s for s, start in starts.items() if not (rows[start].any() and rows[start + len(x) - 1].any())]
+
+
+def _open_rows(path: Path, x: np.ndarray) -> np.ndarray:
+    """Return the rows of an existing file without reading them; a file of other images is refused."""
+    wanted = (5 * _ROWS_PER_SEVERITY, *x.shape[1:])
+    try:
+        rows = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is there and cannot be read ({error}): remove it or choose another --out") from error
+    if rows.shape != wanted:
+        raise UserError(f"{path} is there with the shape {rows.shape}, not {wanted}: choose another --out")
+    return rows
 
 
 def _parallel(work: Callable[[Path], T] | Callable[[str], T], items: Sequence, workers: int, what: str) -> Iterable[T]:
@@ -105,13 +126,16 @@ def _corrupt_image_file(root: Path, out: Path, task: Task, path: Path) -> int:
 
 
 def _corrupt_array(x: np.ndarray, out: Path, task: Task, corruption: str) -> None:
-    """Write all severities of one corruption."""
+    """Write the severities of one corruption that its file lacks."""
+    path = out / f"{corruption}.npy"
     rows = np.zeros((5 * _ROWS_PER_SEVERITY, *x.shape[1:]), dtype=np.uint8)
+    if path.is_file():
+        rows[:] = _open_rows(path, x)
     textures = _textures(task.frost) if corruption == "frost" else None
-    for severity in task.severities:
+    for severity in _absent_severities(path, x, task):
         made = corrupt_batch(x, corruption, severity, strengths=task.strengths, seed=task.seed, frost_textures=textures)
         rows[(severity - 1) * _ROWS_PER_SEVERITY :][: len(x)] = made
-    _save_array(out / f"{corruption}.npy", rows)
+    _save_array(path, rows)
 
 
 def _save_array(path: Path, array: np.ndarray) -> None:
