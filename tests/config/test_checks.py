@@ -28,11 +28,15 @@ AT_LEAST_ZERO = [
 # key, the values just inside, the values just outside, the range as it is told
 RANGES = [
     *((key, [0.0, 1e9], [BELOW], "must be >= 0") for key in AT_LEAST_ZERO),
-    *((key, [0], [-1], "must be >= 0") for key in ("CATTAN.D", "TEST.NUM_WORKERS")),
+    *((key, [0], [-1], "must be >= 0") for key in ("CATTAN.D", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS")),
     *(
         (key, [1, 10**6], [0, -1], "must be >= 1")
-        for key in ("OPTIM.STEPS", "TEST.BATCH_SIZE", "TEST.EPOCHS", "SHOT.ROUNDS", "IP.WIDTH", "IP.DEPTH")
+        for key in ("OPTIM.STEPS", "TEST.BATCH_SIZE", "TEST.EPOCHS", "SHOT.ROUNDS", "IP.WIDTH", "IP.DEPTH", "SOURCE.EPOCHS")
     ),
+    ("SOURCE.BATCH_SIZE", [2], [1], "must be >= 2"),
+    ("SOURCE.LR", [1e-9], [0.0], "must be > 0"),
+    ("DATA.IMAGE_SIZE", [16], [15], "must be >= 16"),
+    ("CATTAN.PRIOR", [0.0, 1e9], [BELOW], "must be >= 0"),
     ("CORRUPTION.NUM_EX", [-1, 1], [0, -2], "must be >= 1, or -1 for all"),
     ("BN.EPS", [1e-12], [0.0, BELOW], "must be > 0"),
     ("CATTAN.EPSILON", [1e-12], [0.0, BELOW], "must be > 0"),
@@ -51,6 +55,7 @@ CHOICES = {
     "BN.STATISTICS": ["batch", "source", "running"],
     "OPTIM.METHOD": ["Adam", "AdamW", "SGD"],
     "TEST.PROTOCOL": ["online", "offline"],
+    "TEST.ORDER": ["seeded", "file"],
     "CATTAN.CENTERING": ["pca", "none", "shift"],
     "CATTAN.ALIGN_REDUCTION": ["sum", "mean"],
     "CATTAN.CLASS_BALANCE": ["bce", "entropy"],

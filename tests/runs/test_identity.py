@@ -124,12 +124,3 @@ def test_run_file_refuses_without_harming_the_old_one(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write.*run.json"):
         write_run_file(tmp_path / "file", {"a": 1})
-
-
-@pytest.mark.parametrize("name", ["disk", "identity", "log", "store", "summary", "tables"])
-def test_module_imports_neither_torch_nor_a_room_above(name):
-    tree = ast.parse((Path(identity.__file__).parent / f"{name}.py").read_text())
-    imported = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
-    imported |= {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
-    assert "tta_cattan.errors" in imported or "tta_cattan.disk" in imported
-    assert not [module for module in imported if module.startswith(("torch", "tta_cattan.cli", "tta_cattan.host"))]

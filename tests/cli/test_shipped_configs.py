@@ -1,0 +1,51 @@
+"""Every config file that ships: it loads, and what it names exists."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tta_cattan.config import load_cfg
+from tta_cattan.data import BENCHMARK_REGISTRY
+from tta_cattan.methods import ADAPTATION_REGISTRY
+from tta_cattan.models.zoo import check_arch
+
+ROOT = Path(__file__).parents[2] / "cfgs"
+FILES = sorted(ROOT.rglob("*.yaml"))
+METHODS = {"source", "norm", "tent", "tent_plus", "shot", "ip", "cattan"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_it_loads_and_names_what_exists(path):
+    cfg = load_cfg(path)
+    assert cfg.MODEL.ADAPTATION in ADAPTATION_REGISTRY
+    if path.stem == "base":  # a part of the others, which may have a second base
+        return
+    assert cfg.MODEL.ADAPTATION == path.stem
+    benchmark = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
+    assert benchmark.domains()
+    if benchmark.family is None or find_spec("robustbench"):
+        check_arch(cfg.MODEL.ARCH, benchmark.family)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "digits_c",
+        "cifar10_c",
+        "cifar100_c",
+        "imagenet_c",
+        "imagenet_3dcc",
+        "imagenet_c_augmix",
+        "imagenet_c_deepaugment",
+        "mnist_usps",
+    ],
+)
+def test_every_dataset_has_every_method_over_one_base(name):
+    assert {path.stem for path in FILES if path.parent.name == name} == METHODS | {"base"}
+    cfgs = [load_cfg(ROOT / name / f"{method}.yaml") for method in METHODS]
+    for part in ("CORRUPTION", "DATA", "SEEDS"):
+        assert all(cfg[part] == cfgs[0][part] for cfg in cfgs), "methods are compared on the same data"
+    assert len({(cfg.MODEL.ARCH, cfg.TEST.PROTOCOL) for cfg in cfgs}) == 1

@@ -1,0 +1,109 @@
+"""Runs of the harness on the embedded digits, small enough for tests, and processes that can be killed."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+TINY = {
+    "CORRUPTION.NUM_EX": "64",
+    "CORRUPTION.TYPE": "gaussian_noise,contrast",
+    "SOURCE.EPOCHS": "1",
+    "TEST.EPOCHS": "1",
+    "SEEDS": "0",
+    "DEVICE": "cpu",
+}
+
+
+@cache
+def ckpt_dir() -> str:
+    """Return a folder in which the source model of all small runs is trained once."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
+def overrides(save: Path | None = None, **changes: object) -> list[str]:
+    """Return the KEY VALUE pairs of a small run; ``SEEDS="0,1"`` or ``**{"OPTIM.LR": 1}`` change it."""
+    values = {**TINY, "CKPT_DIR": ckpt_dir(), **({} if save is None else {"SAVE_DIR": save}), **changes}
+    return [str(part) for pair in values.items() for part in pair]
+
+
+def compare(save: Path, methods: str = "source,tent", *options: str, **changes: object) -> list[str]:
+    """Return the arguments of a small comparison."""
+    return ["--methods", methods, *options, *overrides(save, **changes)]
+
+
+def run_folder(save: Path) -> Path:
+    """Return the one folder that a run made in ``save``."""
+    (folder,) = save.iterdir()
+    return folder
+
+
+def read_cells(save: Path) -> dict[tuple[str, str, int, int, str], dict[str, float]]:
+    """Return the metrics of each cell and fingerprint but for the time it took; a cell twice is an error."""
+    cells = {}
+    for line in (run_folder(save) / "results.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        key = tuple(record[name] for name in ("method", "domain", "severity", "seed", "fingerprint"))
+        assert key not in cells, f"{key} was computed twice"
+        cells[key] = {name: value for name, value in record["metrics"].items() if name != "seconds"}
+    return cells
+
+
+def shared_data(name: str) -> Path:
+    """Return a file of the shared data, or skip the test where it is not there."""
+    if not (SHARED / name).exists():
+        pytest.skip(f"{SHARED / name} is not there: real data and weights are needed")
+    return SHARED / name
+
+
+def start(target, *args: object) -> multiprocessing.process.BaseProcess:
+    """Start a real process that can be killed; the imports are paid for once, in a server that forks it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tta_cattan.runs.runner", "tta_cattan.cli.compare", "tta_cattan.cli.fit_source"])
+    process = context.Process(target=target, args=args)
+    process.start()
+    return process
+
+
+def main_in_process(arguments: list[str], output: str) -> None:
+    """Run the command line in this process, with both outputs in a file."""
+    _redirect(output)
+    import torch
+
+    from tta_cattan.cli.main import main
+
+    torch.set_num_threads(1)
+    sys.exit(main(arguments))
+
+
+def fit_slowly(arguments: list[str], output: str) -> None:
+    """Run ``fit-source`` with a note after every batch, and slowly enough to be killed in between."""
+    import time
+
+    from tta_cattan.source import fitting
+
+    save = fitting._save
+
+    def save_and_wait(*args: object) -> None:
+        save(*args)
+        time.sleep(0.3)
+
+    fitting._SAVE_EVERY, fitting._save = -1.0, save_and_wait
+    main_in_process(arguments, output)
+
+
+def _redirect(output: str) -> None:
+    handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
