@@ -64,3 +64,8 @@ def test_every_room_is_described():
     text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     rooms = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES} - {"__init__"}
     assert not [room for room in rooms if f"`{room}/`" not in text and f"`{room}.py`" not in text]
+
+
+def test_every_folder_is_a_package():
+    # setuptools finds packages by their __init__.py: a folder without one is missing from the wheel.
+    assert not [path.parent for path in FILES if not (path.parent / "__init__.py").is_file()]
