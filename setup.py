@@ -9,7 +9,8 @@ HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "tta_cattan" / "__init__.py").read_text()).group(1)
 
 # The configs live at the top of the repository, where users edit them, and are installed inside the package.
-CONFIGS = [f"tta_cattan.{path.as_posix().replace('/', '.')}" for path in [Path("cfgs"), *sorted(Path("cfgs").glob("*/"))]]
+FOLDERS = [Path("cfgs"), *sorted(Path("cfgs").glob("*/"))]
+CONFIGS = [f"tta_cattan.{folder.as_posix().replace('/', '.')}" for folder in FOLDERS]
 
 # Open ranges: installing into an existing TTA repository must not move its torch, torchvision, timm or numpy.
 REQUIRES = [

@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -67,10 +68,16 @@ def shared_data(name: str) -> Path:
     return SHARED / name
 
 
+def need_robustbench() -> None:
+    """Skip where RobustBench, an extra, is not installed; importing it is not tried, because it fails as released."""
+    if find_spec("robustbench") is None:
+        pytest.skip("RobustBench is not installed", allow_module_level=True)
+
+
 def start(target, *args: object) -> multiprocessing.process.BaseProcess:
     """Start a real process that can be killed; the imports are paid for once, in a server that forks it."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tta_cattan.runs.runner", "tta_cattan.cli.compare", "tta_cattan.cli.fit_source"])
+    context.set_forkserver_preload(["torch", "torchvision", "scipy.ndimage", "sklearn.datasets"])
     process = context.Process(target=target, args=args)
     process.start()
     return process

@@ -190,8 +190,8 @@ def test_methods_take_their_settings_from_the_files_beside(tmp_path):
 
 def test_methods_whose_files_ask_for_other_data_are_not_compared(tmp_path, capsys):
     for name, severity in (("tent", 5), ("norm", 3)):
-        text = f"MODEL: {{ADAPTATION: {name}, ARCH: small_resnet}}\nCORRUPTION: {{DATASET: digits_c, SEVERITY: [{severity}]}}"
-        (tmp_path / f"{name}.yaml").write_text(text)
+        data = f"CORRUPTION: {{DATASET: digits_c, SEVERITY: [{severity}]}}\n"
+        (tmp_path / f"{name}.yaml").write_text(f"{data}MODEL: {{ADAPTATION: {name}, ARCH: small_resnet}}\n")
     arguments = ["--cfg", str(tmp_path / "tent.yaml"), "--methods", "tent,norm", *overrides(tmp_path / "save")]
     assert main(arguments) == 2
     assert "CORRUPTION.SEVERITY = [5] and norm has [3]" in capsys.readouterr().err

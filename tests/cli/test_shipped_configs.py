@@ -23,7 +23,7 @@ def test_it_loads_and_names_what_exists(path):
     assert cfg.MODEL.ADAPTATION in ADAPTATION_REGISTRY
     if path.stem == "base":  # a part of the others, which may have a second base
         return
-    assert cfg.MODEL.ADAPTATION == path.stem
+    assert path.stem == cfg.MODEL.ADAPTATION
     benchmark = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
     assert benchmark.domains()
     if benchmark.family is None or find_spec("robustbench"):

@@ -31,8 +31,9 @@ RANGES = [
     *((key, [0], [-1], "must be >= 0") for key in ("CATTAN.D", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS")),
     *(
         (key, [1, 10**6], [0, -1], "must be >= 1")
-        for key in ("OPTIM.STEPS", "TEST.BATCH_SIZE", "TEST.EPOCHS", "SHOT.ROUNDS", "IP.WIDTH", "IP.DEPTH", "SOURCE.EPOCHS")
+        for key in ("OPTIM.STEPS", "TEST.BATCH_SIZE", "TEST.EPOCHS", "SHOT.ROUNDS", "IP.WIDTH", "IP.DEPTH")
     ),
+    ("SOURCE.EPOCHS", [1], [0], "must be >= 1"),
     ("SOURCE.BATCH_SIZE", [2], [1], "must be >= 2"),
     ("SOURCE.LR", [1e-9], [0.0], "must be > 0"),
     ("DATA.IMAGE_SIZE", [16], [15], "must be >= 16"),

@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from digits_runs import need_robustbench
 
 from tta_cattan.config import load_cfg
 from tta_cattan.data import BENCHMARK_REGISTRY
@@ -36,7 +37,7 @@ def write_cifar_c(folder, n_classes: int) -> None:
 
 @pytest.mark.parametrize(("name", "n_classes"), [("cifar10_c", 10), ("cifar100_c", 100)])
 def test_images_and_labels_are_robustbenchs(tmp_path, monkeypatch, name, n_classes):
-    pytest.importorskip("torchvision")
+    need_robustbench()
     from tta_cattan.upstream.robustbench import import_robustbench
 
     write_cifar_c(tmp_path / FOLDERS[name], n_classes)

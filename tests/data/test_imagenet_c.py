@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from digits_runs import need_robustbench
 from PIL import Image
 
 from tta_cattan.cli.main import main
@@ -18,8 +19,7 @@ from tta_cattan.errors import UserError
 from tta_cattan.models.zoo import LoadedModel
 from tta_cattan.runs.log import reset_logging
 
-pytest.importorskip("torchvision")
-pytest.importorskip("timm")
+need_robustbench()
 FOG = Domain("fog", 5)
 CPU = torch.device("cpu")
 N = 6
@@ -121,7 +121,7 @@ def test_missing_data_shows_the_tree_the_size_and_the_record(tmp_path):
         benchmark(tmp_path, **{"CORRUPTION.DATASET": "imagenet_3dcc", "CORRUPTION.TYPE": "fog_3d"}).check()
     with pytest.raises(UserError, match=r"val is missing.*6\.3 GB"):
         benchmark(tmp_path, **{"CORRUPTION.DATASET": "imagenet_clean"}).check()
-    with pytest.raises(UserError, match="'fogg'. Did you mean 'fog'"):
+    with pytest.raises(UserError, match=r"'fogg'\. Did you mean 'fog'"):
         benchmark(tmp_path, **{"CORRUPTION.TYPE": "fogg"}).check()
     with pytest.raises(UserError, match="imagenet_clean"):
         benchmark(tmp_path, **{"CORRUPTION.SEVERITY": 0}).check()

@@ -48,6 +48,7 @@ def test_mixed_precision_of_the_host(host):
     main([str(folder / "test_time.py"), *CFG, "cattan", *CATTAN, "MIXED_PRECISION", "True"])
     expected = own_logits(["fog", "snow"], [*CATTAN, "MIXED_PRECISION", "True"], reset_each=False, flat=True)
     assert torch.equal(host_logits(folder), expected)
+    assert not torch.equal(expected, own_logits(["fog", "snow"], CATTAN, reset_each=False, flat=True))
 
 
 @pytest.mark.parametrize("window", [1, 4])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from tta_cattan.errors import UserError
-from tta_cattan.runs import identity
 from tta_cattan.runs.identity import describe_run, fingerprint, git_revision, machine, versions, write_run_file
 
 PARTS = {"config": {"OPTIM": {"LR": 1e-4, "STEPS": 1}, "SEEDS": [0, 1]}, "model": "ab", "none": None, "yes": True}

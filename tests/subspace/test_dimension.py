@@ -45,7 +45,7 @@ def test_the_rule_is_not_monotone():
 
 
 def test_no_dimension():
-    with pytest.raises(UserError, match="CATTAN.D"):
+    with pytest.raises(UserError, match="set CATTAN"):
         select_dimension(torch.ones(5), torch.ones(5), 100)
     with pytest.raises(UserError, match="neighbouring"):
         select_dimension(torch.ones(1), torch.ones(5), 100)

@@ -78,7 +78,8 @@ class _CifarC(_Cifar):
         load = getattr(import_robustbench("robustbench.data"), self.loader)
         n = N_TEST if self.cfg.CORRUPTION.NUM_EX < 0 else min(self.cfg.CORRUPTION.NUM_EX, N_TEST)
         images, labels = load(n, domain.severity, self.cfg.DATA_DIR, False, [domain.name])
-        return TensorDataset(images, labels.long())
+        # A folder of fewer than 10,000 images is padded, its labels are not.
+        return TensorDataset(images[: len(labels)], labels.long())
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.folder, "num_ex": self.cfg.CORRUPTION.NUM_EX, "data_dir": str(self.cfg.DATA_DIR)}

@@ -24,6 +24,6 @@ def register() -> list[str]:
 
 def setup_method(model: nn.Module, cfg: CfgNode) -> AdaptationMethod:
     """Set up the method that the host's ``cfg.MODEL.ADAPTATION`` names (the one branch in an if-chain)."""
-    from tta_cattan.host.methods import build_method
+    from tta_cattan.host.ifchain_host import setup
 
-    return build_method(model, cfg)
+    return setup(model, cfg)

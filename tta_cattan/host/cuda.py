@@ -27,8 +27,8 @@ def stay_on_cpu() -> None:
     Note: this concerns the running process only; no file of the host or of torch changes.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # hosts that do ask torch.cuda.is_available() get the same answer
-    torch.Tensor.cuda = _itself
-    nn.Module.cuda = _itself
+    torch.Tensor.cuda = _itself  # type: ignore[method-assign]
+    nn.Module.cuda = _itself  # type: ignore[method-assign]
     load = torch.load
 
     @functools.wraps(load)

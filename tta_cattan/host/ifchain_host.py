@@ -30,18 +30,23 @@ SETUP_NAME = "__tta_cattan_setup__"
 def plug_in(conf: str) -> dict[str, Any]:
     """Declare our keys in the host's config module; return the names that the extended script needs."""
     declare(importlib.import_module(conf).cfg)
-    return {SETUP_NAME: setup}
+    return {SETUP_NAME: setup_in_chain}
 
 
-def setup(model: nn.Module, cfg: CfgNode, with_names: bool) -> AdaptationMethod | tuple[AdaptationMethod, list[str]]:
-    """Set up our method where the chain would set up the host's; Benchmark-TTA wants the parameters' names too."""
+def setup_in_chain(model: nn.Module, cfg: CfgNode, with_names: bool) -> Any:
+    """Set up our method in the form that the chain expects; Benchmark-TTA wants the parameters' names too."""
+    method = setup(model, cfg)
+    return (method, method.collect_params()[1]) if with_names else method
+
+
+def setup(model: nn.Module, cfg: CfgNode) -> AdaptationMethod:
+    """Set up our method and log what TENT logs."""
     logger.info("test-time adaptation: %s", cfg.MODEL.ADAPTATION.upper())
     has_loader = "SOURCE_DATASET" in cfg.CORRUPTION and "src.data" in sys.modules
     method = build_method(model, cfg, source_batches=(lambda: _source_batches(cfg)) if has_loader else None)
-    names = method.collect_params()[1]
-    logger.info("params for adaptation: %s", names)
+    logger.info("params for adaptation: %s", method.collect_params()[1])
     logger.info("optimizer for adaptation: %s", method.optimizer)
-    return (method, names) if with_names else method
+    return method
 
 
 def add_branch(tree: ast.Module) -> ast.Module:
@@ -63,16 +68,18 @@ def add_branch(tree: ast.Module) -> ast.Module:
 
 def _branch(chain: ast.If, key: ast.Attribute, taken: Container[str]) -> ast.If:
     """Return ``if key in our names: <targets> = setup(<model>, cfg, with_names)`` with ``chain`` as its else."""
-    call = next((s for s in chain.body if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call)), None)
-    if call is None or not call.value.args:
+    for statement in chain.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) and statement.value.args:
+            break
+    else:
         raise UserError("the first branch on cfg.MODEL.ADAPTATION sets up no model: an unknown version of this host")
-    cfg = key.value.value
-    with_names = isinstance(call.targets[0], ast.Tuple)
+    cfg = next(node for node in ast.walk(key) if isinstance(node, ast.Name))
+    with_names = isinstance(statement.targets[0], ast.Tuple)
     assign = ast.Assign(
-        targets=copy.deepcopy(call.targets),
+        targets=copy.deepcopy(statement.targets),
         value=ast.Call(
             func=ast.Name(SETUP_NAME, ast.Load()),
-            args=[copy.deepcopy(call.value.args[0]), copy.deepcopy(cfg), ast.Constant(with_names)],
+            args=[copy.deepcopy(statement.value.args[0]), copy.deepcopy(cfg), ast.Constant(with_names)],
             keywords=[],
         ),
     )
@@ -91,7 +98,7 @@ def _bodies(tree: ast.Module) -> Iterator[list[ast.stmt]]:
 def _compared_names(tree: ast.Module) -> set[str]:
     """Return the methods that the host's chain knows."""
     tests = [node for node in ast.walk(tree) if isinstance(node, ast.Compare) and _adaptation_key(node) is not None]
-    return {value.value for test in tests for value in test.comparators if isinstance(value, ast.Constant)}
+    return {str(value.value) for test in tests for value in test.comparators if isinstance(value, ast.Constant)}
 
 
 def _adaptation_key(test: ast.expr) -> ast.Attribute | None:
@@ -99,8 +106,12 @@ def _adaptation_key(test: ast.expr) -> ast.Attribute | None:
     if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):
         return None
     key = test.left
-    inner = key.value if isinstance(key, ast.Attribute) and key.attr == "ADAPTATION" else None
-    return key if isinstance(inner, ast.Attribute) and inner.attr == "MODEL" else None
+    if not isinstance(key, ast.Attribute) or key.attr != "ADAPTATION":
+        return None
+    node = key.value
+    return (
+        key if isinstance(node, ast.Attribute) and node.attr == "MODEL" and isinstance(node.value, ast.Name) else None
+    )
 
 
 def _source_batches(cfg: CfgNode) -> Iterator[Tensor]:
@@ -121,7 +132,7 @@ def _source_batches(cfg: CfgNode) -> Iterator[Tensor]:
 def take_overrides(conf: str, arguments: list[str]) -> list[str]:
     """Take ``KEY VALUE`` pairs off the command line of a host that has none, and merge them after its config file."""
     arguments, pairs = split_overrides(arguments)
-    module = importlib.import_module(conf)
+    module: Any = importlib.import_module(conf)
     merge_file = module.merge_from_file
 
     def merge_file_then_pairs(path: str) -> None:

@@ -57,7 +57,7 @@ def main_with_errors(argv: Sequence[str] | None = None) -> int:
 def enter(host: Host, script: Path, cpu: bool) -> None:
     """Make the process one of the host's: its folder, its modules first, and a device that is there."""
     from tta_cattan.host.cuda import require_cuda, stay_on_cpu
-    from tta_cattan.host.robustbench_alias import alias_autoattack
+    from tta_cattan.upstream.robustbench import heal_autoattack
 
     if cpu:
         stay_on_cpu()
@@ -66,7 +66,7 @@ def enter(host: Host, script: Path, cpu: bool) -> None:
     os.chdir(script.parent)
     # `utils`, `methods`, `conf` are the host's: its folder takes the place that `python script.py` would give it.
     sys.path[:] = [str(script.parent), *(entry for entry in sys.path if entry not in ("", str(script.parent)))]
-    alias_autoattack()
+    heal_autoattack()  # without it `import robustbench` fails in every host, with or without us
 
 
 def plug_in(
@@ -90,18 +90,22 @@ def plug_in(
 
 
 def run_script(
-    script: Path, names: dict[str, Any], transform: Callable[[ast.Module], ast.Module] | None = None
+    script: Path,
+    names: dict[str, Any],
+    transform: Callable[[ast.Module], ast.Module] | None = None,
+    module_name: str = "__main__",
 ) -> types.ModuleType:
     """Run a script as ``__main__`` with ``names`` in its namespace, its syntax tree changed by ``transform``."""
     tree = ast.parse(script.read_bytes(), filename=str(script))
     code = compile(transform(tree) if transform else tree, str(script), "exec")
-    module = types.ModuleType("__main__")
+    module = types.ModuleType(module_name)
     module.__file__ = str(script)
     module.__dict__.update(names)
-    ours = sys.modules["__main__"]
-    sys.modules["__main__"] = module
+    before = sys.modules.get(module_name)
+    sys.modules[module_name] = module  # worker processes and pickle look for it there
     try:
         exec(code, module.__dict__)
     finally:
-        sys.modules["__main__"] = ours
+        if before is not None:
+            sys.modules[module_name] = before
     return module

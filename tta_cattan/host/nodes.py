@@ -84,5 +84,5 @@ def _accept_integers(keys: dict[str, Any]) -> None:
             replacement = float(replacement)
         return check(replacement, original, key, full_key)
 
-    lenient.keys_of_ours = tuple(keys)
+    lenient.keys_of_ours = tuple(keys)  # type: ignore[attr-defined]
     yacs.config._check_and_coerce_cfg_value_type = lenient

@@ -50,6 +50,7 @@ def host_class(base: type, name: str) -> type:
         """One of our methods behind the host's verbs."""
 
         is_ours = True
+        model: nn.Module
 
         def configure_model(self) -> None:
             """Build our method on the host's model; called before this class has attributes of its own."""

@@ -38,7 +38,7 @@ _OPTIM = {
 def plug_in(arguments: list[str], cpu: bool = False) -> list[str]:
     """Let the host know our methods; return the arguments that its own parser accepts."""
     arguments, pairs = split_overrides(arguments)
-    adaptation = importlib.import_module("ttab.model_adaptation")
+    adaptation: Any = importlib.import_module("ttab.model_adaptation")
     base = importlib.import_module("ttab.model_adaptation.base_adaptation").BaseAdaptation
     get_own = adaptation.get_model_adaptation_method
     names = host_names([name for name in host_names() if _knows(get_own, name)])
@@ -62,7 +62,7 @@ def _take_method(arguments: list[str], names: Container[str]) -> list[str]:
         raise UserError(f"TTAB's device is {chosen.device}, and torch sees no CUDA device here: add --device cpu")
     if chosen.model_adaptation_method not in names:
         return arguments
-    parameters = importlib.import_module("parameters")
+    parameters: Any = importlib.import_module("parameters")
     get_args = parameters.get_args
 
     def get_args_of_both() -> argparse.Namespace:

@@ -35,7 +35,7 @@ def preparing(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(evaluate)
     def prepared(model: Any, *args: Any, **kwargs: Any) -> Any:
-        data = kwargs.get("data_loader", args[0] if args else kwargs.get("x"))
+        data: Any = kwargs.get("data_loader", args[0] if args else kwargs.get("x"))
         if hasattr(model, "prepare") and data is not seen[0]:
             seen[0] = data
             batch_size = args[2] if len(args) > 2 else kwargs.get("batch_size", 100)  # clean_accuracy's default
@@ -52,10 +52,10 @@ class TargetBatches:
         self.data, self.batch_size, self.device = data, batch_size, device
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        is_tensor = isinstance(self.data, Tensor)
         start = 0
-        for batch in self.data.split(self.batch_size) if is_tensor else self.data:
-            images = batch if is_tensor else batch[0]
-            images = images[0] if isinstance(images, list) else images
+        for batch in self.data.split(self.batch_size) if isinstance(self.data, Tensor) else self.data:
+            images = batch
+            while isinstance(images, (list, tuple)):  # (images, labels, ...), and images may be a list of views
+                images = images[0]
             yield torch.arange(start, start + len(images)), images.to(self.device)
             start += len(images)

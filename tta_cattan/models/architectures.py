@@ -34,7 +34,8 @@ class Architecture:
 
 def _robustbench_resnet18(num_classes: int) -> nn.Module:
     """Return RobustBench's CIFAR ResNet-18, the class of the checkpoint that ships with pyautoattack."""
-    return import_robustbench("robustbench.model_zoo.architectures.resnet").ResNet18(num_classes=num_classes)
+    resnet = import_robustbench("robustbench.model_zoo.architectures.resnet")
+    return resnet.ResNet(resnet.BasicBlock, [2, 2, 2, 2], num_classes)
 
 
 # Caffe's preprocessing: RGB in 0..255, the mean subtracted, no division.

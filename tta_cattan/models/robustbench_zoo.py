@@ -112,7 +112,9 @@ def _load(name: str, family: str, ckpt_dir: str, path: Path) -> nn.Module:
     try:
         return import_robustbench("robustbench.utils").load_model(name, ckpt_dir, family, THREAT)
     except (OSError, RuntimeError, ValueError, KeyError) as error:
-        reason = (str(error) or type(error).__name__).strip().splitlines()[0][:200]
+        reason = " ".join((str(error) or type(error).__name__).split())[:200]
+        if "loading state_dict" in reason and path.is_file():
+            reason = f"{path} is of another architecture: {reason}"
         raise UserError(
             f"RobustBench could not load {name!r} ({reason}): put its checkpoint at {path}, or set MODEL.CKPT_PATH"
         ) from error

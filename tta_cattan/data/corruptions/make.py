@@ -55,17 +55,14 @@ def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     """Write ``out/<corruption>.npy`` (5 x 10,000 rows) and ``labels.npy`` for an ``.npz`` file; return (made, kept).
 
     Note: CIFAR-C's layout has 10,000 rows per severity; with fewer images the rest, and severities that were not asked
-    for, stay zero. CORRUPTION.NUM_EX must then be at most the number of images.
+    for, stay zero. ``labels.npy`` has the true number of images, so that the padding is never taken for images.
     """
     try:
         with np.load(images, allow_pickle=False) as file:
             x, y = file["x"][:_ROWS_PER_SEVERITY], file["y"][:_ROWS_PER_SEVERITY]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"--images {images} is not an .npz file with the arrays x and y ({error})") from error
-    labels = np.zeros(_ROWS_PER_SEVERITY * 5, dtype=np.uint8)
-    for severity in range(5):
-        labels[severity * _ROWS_PER_SEVERITY :][: len(y)] = y
-    _save_array(out / "labels.npy", labels)
+    _save_array(out / "labels.npy", y.astype(np.uint8))
     todo = [name for name in task.corruptions if _absent_severities(out / f"{name}.npy", x, task)]
     for _ in _parallel(partial(_corrupt_array, x, out, task), todo, task.workers, "corrupting arrays"):
         pass

@@ -6,7 +6,13 @@ _C = CfgNode()
 cfg = _C
 _C.MODEL = CfgNode({"ARCH": "Toy", "ADAPTATION": "source", "EPISODIC": False})
 _C.CORRUPTION = CfgNode(
-    {"DATASET": "cifar10_c", "SOURCE_DATASET": "cifar10", "SOURCE_DOMAIN": "origin", "TYPE": ["fog", "snow"]}
+    {
+        "DATASET": "cifar10_c",
+        "SOURCE_DATASET": "cifar10",
+        "SOURCE_DOMAIN": "origin",
+        "TYPE": ["fog", "snow"],
+        "SEVERITY": [5],
+    }
 )
 _C.BN = CfgNode({"ALPHA": 0.1})
 _C.OPTIM = CfgNode(
