@@ -141,15 +141,11 @@ def test_mistakes_are_one_line(clean, tmp_path, capsys):
     assert "--workers -1" in error(clean, out, workers=-1)
 
 
+@need_robustbench
 def test_padding_is_never_taken_for_images(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), dtype=np.uint8)
     np.savez(tmp_path / "few.npz", x=images, y=np.arange(12) % 10)
-    out = tmp_path / "CIFAR-10-C"
-    main(["make-corruptions", "--images", str(tmp_path / "few.npz"), "--out", str(out), "--corruptions", "contrast",
-          "--severities", "5", "--workers", "1"])  # fmt: skip
+    make(tmp_path / "few.npz", tmp_path / "CIFAR-10-C")
     for number in (-1, 500):
-        cfg = load_cfg(
-            None, ["CORRUPTION.DATASET", "cifar10_c", "DATA_DIR", str(tmp_path), "CORRUPTION.NUM_EX", number]
-        )
-        images, labels = BENCHMARK_REGISTRY.get("cifar10_c")(cfg).target(Domain("contrast", 5)).tensors
+        images, labels = benchmark("cifar10_c", tmp_path, number).target(Domain("contrast", 5)).tensors
         assert len(images) == len(labels) == 12
