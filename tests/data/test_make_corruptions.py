@@ -141,8 +141,8 @@ def test_mistakes_are_one_line(clean, tmp_path, capsys):
     assert "--workers -1" in error(clean, out, workers=-1)
 
 
-@need_robustbench
 def test_padding_is_never_taken_for_images(tmp_path):
+    need_robustbench()
     images = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), dtype=np.uint8)
     np.savez(tmp_path / "few.npz", x=images, y=np.arange(12) % 10)
     make(tmp_path / "few.npz", tmp_path / "CIFAR-10-C")
