@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class UserError(ValueError):
@@ -17,3 +17,10 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the valid name closest to ``name``, or an empty string."""
     matches = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.6)
     return f" Did you mean {matches[0]!r}?" if matches else ""
+
+
+def chosen(name: str, value: str, options: Collection[str]) -> str:
+    """Return ``value`` if it is one of ``options``; otherwise say which there are."""
+    if value not in options:
+        raise UserError(f"{name} = {value!r}: must be one of {', '.join(options)}.{nearest(str(value), options)}")
+    return value

@@ -8,7 +8,7 @@ from torch import Tensor
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
     """Fraction of samples whose largest logit is the label's."""
-    return (logits.argmax(1) == labels).double().mean().item()
+    return (logits.argmax(1) == labels).float().mean().item()
 
 
 def expected_calibration_error(logits: Tensor, labels: Tensor, n_bins: int = 15) -> float:
@@ -19,10 +19,10 @@ def expected_calibration_error(logits: Tensor, labels: Tensor, n_bins: int = 15)
 
 def calibration_error(confidence: Tensor, correct: Tensor, n_bins: int = 15) -> float:
     """Expected calibration error from the confidences and correctness of n samples (see above)."""
-    confidence = confidence.double()
-    edges = torch.linspace(0, 1, n_bins + 1, dtype=torch.float64, device=confidence.device)
+    confidence, correct = confidence.cpu().double(), correct.cpu()  # not every device has float64
+    edges = torch.linspace(0, 1, n_bins + 1, dtype=torch.float64)
     # right=False puts a confidence that equals an edge into the bin which that edge closes: (a, b].
     bins = torch.bucketize(confidence, edges[1:-1], right=False)
-    gap = torch.zeros(n_bins, dtype=torch.float64, device=confidence.device)
+    gap = torch.zeros(n_bins, dtype=torch.float64)
     gap.index_add_(0, bins, correct.double() - confidence)
     return gap.abs().sum().item() / len(confidence)

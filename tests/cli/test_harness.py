@@ -16,6 +16,7 @@ from digits_runs import compare, main_in_process, overrides, read_cells, run_fol
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.runs import runner
+from tta_cattan.runs.store import ResultsStore
 
 STAMP = r"\[\d\d/\d\d/\d\d \d\d:\d\d:\d\d\] \[\w+\.py: +\d+\]: "
 
@@ -48,9 +49,11 @@ def test_a_run_prints_the_table_and_leaves_all_its_files(tmp_path, capsys):
     assert f"results: {folder}" in shown.out
 
     names = {path.name for path in folder.iterdir()}
-    configs = {"config-source.yaml", "config-tent.yaml", "config-cattan.yaml"}
-    assert names >= {"results.jsonl", "run.json", "log.txt", "summary.md", "summary.csv", "summary.json", *configs}
-    again = load_cfg(folder / "config-tent.yaml")
+    assert names >= {"results.jsonl", "run.json", "log.txt", "summary.md", "summary.csv", "summary.json"}
+    stamps = {record.cell.method: record.fingerprint for record in ResultsStore(folder).records()}
+    assert {f"config-{method}-{stamp}.yaml" for method, stamp in stamps.items()} <= names
+    assert "source model: small_resnet, sha256" in (folder / "log.txt").read_text()
+    again = load_cfg(folder / f"config-tent-{stamps['tent']}.yaml")
     assert (again.MODEL.ADAPTATION, again.CORRUPTION.NUM_EX, again.SEEDS) == ("tent", 64, [0, 1])
     with open(folder / "summary.csv") as file:
         rows = [r for r in csv.DictReader(file) if (r["method"], r["domain"]) == ("tent", "gaussian_noise")]
@@ -184,7 +187,7 @@ def test_methods_take_their_settings_from_the_files_beside(tmp_path):
         save = tmp_path / f"save{number}"
         options = ["--methods", methods] if methods else []
         assert main(["--cfg", str(tmp_path / file), *options, *overrides(save, **{"CORRUPTION.TYPE": "contrast"})]) == 0
-        found = {path.stem[7:]: load_cfg(path).OPTIM.LR for path in run_folder(save).glob("config-*.yaml")}
+        found = {path.stem.split("-")[1]: load_cfg(path).OPTIM.LR for path in run_folder(save).glob("config-*.yaml")}
         assert found == expected
 
 

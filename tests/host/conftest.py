@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 import yacs.config
+from reference import SMALL_HOSTS
 from torch import nn
 
-SMALL_HOSTS = Path(__file__).parent / "small_hosts"
 collect_ignore = ["small_hosts"]
 
 # Top-level names that belong to hosts.

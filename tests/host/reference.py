@@ -10,7 +10,8 @@ import torch
 from tta_cattan import setup_model
 from tta_cattan.config import load_cfg
 
-_SPEC = importlib.util.spec_from_file_location("toy_of_tests", Path(__file__).parent / "small_hosts/common/toy.py")
+SMALL_HOSTS = Path(__file__).parent / "small_hosts"
+_SPEC = importlib.util.spec_from_file_location("toy_of_tests", SMALL_HOSTS / "common" / "toy.py")
 toy = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(toy)
 

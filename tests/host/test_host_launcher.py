@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yacs.config
-from conftest import SMALL_HOSTS
+from reference import SMALL_HOSTS
 from yacs.config import CfgNode
 
 import tta_cattan

@@ -12,7 +12,7 @@ from torch import nn
 
 from tta_cattan import CATTAn, Subspace, UserError, fit_subspace, load_cfg, select_dimension, setup_model
 from tta_cattan.methods.optim import adam
-from tta_cattan.subspace import orthonormality_error
+from tta_cattan.subspace import classifier_subspace, orthonormality_error
 
 CENTERINGS = ("pca", "none", "shift")
 
@@ -182,9 +182,11 @@ def test_refuses_d_beyond_what_the_target_determines():
         method.prepare(target_batches(4, 2))
 
 
-def test_online_without_d_needs_a_spectrum():
-    with pytest.raises(UserError, match=r"Set CATTAN\.D"):
-        build("cattan", source_subspace=None, d=0)(target_batches()[0][1])
+def test_online_without_d_takes_the_rule_on_the_source_or_the_row_space():
+    method = build("cattan", source_subspace=None, d=0)
+    method(target_batches()[0][1])
+    described = method.describe()
+    assert described["d_target"] == described["d_source"] == classifier_subspace(network().fc.weight).d
     method = build("cattan", d=0)
     method(target_batches()[0][1])
     subspace = source_subspace(network())
@@ -283,3 +285,31 @@ def test_the_rule_may_choose_every_direction_of_the_file():
     method = build("cattan", source_subspace=source_subspace(network(), d=2), d=0)
     method.prepare(target_batches())
     assert method.describe()["d_target"] == 2
+
+
+def test_phi_stays_at_its_closed_form_while_nothing_is_learnt():
+    method = build("cattan", optimizer=lambda params: torch.optim.SGD(params, lr=0.0))
+    for _, x in target_batches(320, 8):
+        method(x)
+    torch.testing.assert_close(method.head.phi, method.head.optimum, rtol=0, atol=1e-5)
+
+
+def test_a_batch_counts_once_however_many_steps():
+    once, thrice = (build("cattan", steps=steps) for steps in (1, 3))
+    for _, x in target_batches(32, 8):
+        once(x)
+        thrice(x)
+    assert once.tracker.count == thrice.tracker.count == 32
+
+
+@pytest.mark.parametrize("option", ["centering", "align_reduction", "class_balance", "confidence", "statistics"])
+def test_a_wrong_choice_is_named(option):
+    with pytest.raises(UserError, match=f"{option} = 'foo': must be one of"):
+        build("cattan", **{option: "foo"})
+
+
+def test_a_refused_model_is_left_as_it_was():
+    plain = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+    with pytest.raises(UserError, match="no normalisation layer"):
+        CATTAn(plain)
+    assert type(plain[2]) is torch.nn.Linear

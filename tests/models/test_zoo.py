@@ -66,9 +66,16 @@ def test_a_library_download_that_fails_is_one_line(monkeypatch):
     monkeypatch.setattr(timm, "create_model", fail)
     for arch in ("torchvision/resnet18", "timm/resnet10t"):
         with pytest.raises(UserError) as caught:
-            load(arch)
+            load(arch, num_classes=1000)
         assert "(no route to host)" in str(caught.value) and "MODEL.CKPT_PATH" in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("arch", ["torchvision/resnet18", "timm/resnet10t"])
+def test_pretrained_weights_of_other_classes_are_refused(arch):
+    # A library would silently put a random classifier (timm) or 1,000 outputs (torchvision) in their place.
+    with pytest.raises(UserError, match="weights are of 1000 classes and the data set has 10"):
+        load(arch)
 
 
 def test_names_that_nobody_has_suggest_others():

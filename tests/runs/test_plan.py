@@ -14,7 +14,7 @@ from tta_cattan.runs.plan import Job, cell_fingerprint, method_configs, plan_cel
 # What a result of TENT does not depend on: where things lie, which cells are asked for, and other methods' settings.
 ELSEWHERE = {
     "CKPT_DIR", "DATA_DIR", "SAVE_DIR", "DESC", "LOG_DEST", "LOG_TIME", "RNG_SEED", "SEEDS", "MODEL.CKPT_PATH",
-    "CORRUPTION.SEVERITY", "CORRUPTION.TYPE", "TEST.NUM_WORKERS",
+    "CORRUPTION.SEVERITY", "CORRUPTION.TYPE", "TEST.NUM_WORKERS", "BN.EPS", "CUDNN.BENCHMARK", "DEVICE",
 }  # fmt: skip
 OTHERS = ("SOURCE.", "CATTAN.", "TENT_PLUS.", "SHOT.", "IP.")
 
@@ -59,8 +59,11 @@ def test_model_subspace_data_method_and_version_are_in_it(monkeypatch):
     found.append(stamp(cfg, data={"name": "e"}))
     cfg.MODEL.ADAPTATION = "norm"
     found.append(stamp(cfg))
-    monkeypatch.setattr(plan, "__version__", "99")
-    found.append(stamp(cfg))
+    found.append(cell_fingerprint(cfg, "m", "s", {"name": "d"}, "cuda"))
+    now = plan.versions()
+    for name in ("tta-cattan", "torch"):
+        monkeypatch.setattr(plan, "versions", lambda name=name: {**now, name: "99"})
+        found.append(stamp(cfg))
     assert len(set(found)) == len(found)
 
 

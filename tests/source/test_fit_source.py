@@ -95,7 +95,7 @@ def test_options_of_the_file(tmp_path, direct, capsys):
     assert shown["features"] == "64" and shown["directions"].startswith("20 (") and shown["samples"] == "1,297"
     assert shown["kind"] == "PCA (centred)" and shown["model"] == "small_resnet" and len(shown["model_sha256"]) == 64
     assert main(fit(tmp_path / "big.safetensors", "--d", "65")) == 2
-    assert "d must be in 1..64" in capsys.readouterr().err
+    assert "determine 1 to 64 directions" in capsys.readouterr().err
 
 
 def test_per_class(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from tta_cattan.cli.arguments import parse_with_overrides
 from tta_cattan.errors import UserError
 
 DEFAULT_CFG = "cfgs/digits_c/cattan.yaml"
@@ -15,6 +16,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the harness's arguments."""
     result = argparse.ArgumentParser(
         prog="tta-cattan",
+        usage="%(prog)s [--cfg FILE] [--methods A,B,C] [--list] [--dry-run] [KEY VALUE ...]",
         description="Compare test-time adaptation methods. Without arguments: all seven on the embedded digits.",
         epilog="Other commands: tta-cattan COMMAND --help",
     )
@@ -24,13 +26,12 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--list", action="store_true", help="list methods, datasets and models, and stop")
     result.add_argument("--dry-run", action="store_true", help="check everything, compute nothing")
-    result.add_argument("overrides", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="e.g. CATTAN.D 256")
     return result
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the harness."""
-    args = parser().parse_args(argv)
+    args, overrides = parse_with_overrides(parser(), argv)
     if args.list:
         return _list()
     from tta_cattan.config import find_config
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     if args.cfg is None and not args.methods:
         methods = list(ALL_METHODS)
     setup_logging()
-    configs = method_configs(find_config(args.cfg or DEFAULT_CFG), args.overrides, methods)
+    configs = method_configs(find_config(args.cfg or DEFAULT_CFG), overrides, methods)
     outcome = run(configs, args.dry_run)
     if outcome is not None:
         summary, folder = outcome

@@ -6,11 +6,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from tta_cattan.cli.arguments import parse_with_overrides
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     result = argparse.ArgumentParser(
         prog="tta-cattan fit-source",
+        usage="%(prog)s --cfg FILE [options] [KEY VALUE ...]",
         description="Fit the source subspace of a model to its training images and write it to a file. "
         "Under torchrun the processes share the images.",
     )
@@ -24,24 +27,22 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--half", action="store_true", help="store the basis in float16")
     result.add_argument("--no-mean", action="store_true", help="do not store the mean feature")
-    result.add_argument("overrides", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="e.g. DATA.SOURCE_DIR train")
     return result
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args = parser().parse_args(argv)
+    args, overrides = parse_with_overrides(parser(), argv)
     import torch
 
     from tta_cattan.config import find_config, load_cfg
     from tta_cattan.data import BENCHMARK_REGISTRY
     from tta_cattan.runs.log import setup_logging
     from tta_cattan.source.distributed import join_workers
-    from tta_cattan.source.fitting import fit_source_subspace
+    from tta_cattan.source.fitting import drop_note, fit_source_subspace
     from tta_cattan.source.subspace import default_path, require_source_data
     from tta_cattan.source.training import source_model
 
-    overrides = list(args.overrides)
     if args.per_class is not None:
         overrides += ["SOURCE.PER_CLASS", args.per_class]
     cfg = load_cfg(find_config(args.cfg), overrides)
@@ -57,4 +58,5 @@ def main(argv: Sequence[str]) -> int:
             subspace = subspace.without_mean() if args.no_mean else subspace
             subspace.save(path, torch.float16 if args.half else torch.float32)
             print(f"wrote {path}: {subspace.d} directions of {subspace.dim}, from {subspace.count} images")
+        drop_note(path, workers)
     return 0

@@ -11,6 +11,7 @@ from tta_cattan.errors import UserError
 # Sub-command -> module with `main(argv) -> int`; imported when it is called.
 COMMANDS: dict[str, str] = {
     "fit-source": "tta_cattan.cli.fit_source",
+    "host": "tta_cattan.host.launcher",
     "inspect": "tta_cattan.cli.inspect",
     "make-corruptions": "tta_cattan.cli.make_corruptions",
 }
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         name = COMMANDS[argv.pop(0)]
     try:
         return importlib.import_module(name).main(argv)
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

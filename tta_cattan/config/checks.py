@@ -148,6 +148,11 @@ def check_cfg(cfg: Mapping[str, Any]) -> None:
         if key in defaults:
             check_value(key, coerce(key, value, defaults[key], Source.PYTHON), CHECKS.get(key))
     _check_nesterov(cfg.get("OPTIM", {}))
+    if cfg.get("MODEL", {}).get("EPISODIC") is True and cfg.get("TEST", {}).get("PROTOCOL") == "offline":
+        raise UserError(
+            "MODEL.EPISODIC = True: the offline protocol learns over epochs, and an episodic method forgets after "
+            "every batch; set TEST.PROTOCOL online or MODEL.EPISODIC False"
+        )
 
 
 def _check_nesterov(optim: Mapping[str, Any]) -> None:

@@ -80,7 +80,7 @@ _C = CfgNode(
             "CENTERING": "pca",
             "ALIGN_REDUCTION": "sum",  # alignment cost as 'sum' (paper) or 'mean' (authors' code) [ours]
             # 'bce' = binary cross-entropy to the uniform prior (paper); 'entropy' = mean entropy minus entropy of the
-            # mean prediction (authors' code) [ours]
+            # mean prediction (authors' code, with LAMBDA_CB 0.2) [ours]
             "CLASS_BALANCE": "bce",
             "CONFIDENCE": "hlr",  # 'hlr' = hard likelihood ratio (paper), 'slr' = soft, 'entropy' [ours]
             "DELTA": 0.1,  # failure probability in the stability rule [ours; paper]
@@ -129,7 +129,7 @@ _C = CfgNode(
         "DATA_DIR": "./data",  # folder of the datasets [TENT]
         "CKPT_DIR": "./ckpt",  # folder of checkpoints and source subspaces [TENT]
         "LOG_DEST": "log.txt",  # log file inside SAVE_DIR [TENT]
-        "LOG_TIME": "",  # time stamp of the log, filled in by a run [TENT]
+        "LOG_TIME": "",  # accepted and unused: the log's lines carry their time [TENT]
     }
 )
 _C.freeze()

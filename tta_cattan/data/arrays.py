@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +19,18 @@ def to_tensor(images: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float().div_(255).contiguous()
 
 
-def load_npz(path: str | Path) -> TensorDataset:
-    """Return the images and labels of an ``.npz`` file with ``x`` (uint8, N x H x W x 3) and ``y``."""
+def read_npz(path: str | Path, names: Sequence[str]) -> list[np.ndarray]:
+    """Return the named arrays of an ``.npz`` file, or say that it is not one that has them."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            images, labels = file["x"], file["y"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path} is not an .npz file with the arrays x and y ({error})") from error
+            return [file[name] for name in names]
+    except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} is not an .npz file with the arrays {', '.join(names)} ({error})") from error
+
+
+def load_npz(path: str | Path) -> TensorDataset:
+    """Return the images and labels of an ``.npz`` file with ``x`` (uint8, N x H x W x 3) and ``y``."""
+    images, labels = read_npz(path, ("x", "y"))
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3 or len(images) != len(labels):
         raise UserError(
             f"{path}: x is {images.dtype} of shape {images.shape} with {len(labels)} labels; "

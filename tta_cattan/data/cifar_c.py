@@ -82,7 +82,11 @@ class _CifarC(_Cifar):
         return TensorDataset(images[: len(labels)], labels.long())
 
     def describe(self) -> dict[str, Any]:
-        return {"name": self.folder, "num_ex": self.cfg.CORRUPTION.NUM_EX, "data_dir": str(self.cfg.DATA_DIR)}
+        return {
+            "name": self.folder,
+            "num_ex": self.cfg.CORRUPTION.NUM_EX,
+            "data_dir": str(Path(self.cfg.DATA_DIR).resolve()),
+        }
 
 
 class _CifarClean(_Cifar):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
-from tta_cattan.data.arrays import first
+from tta_cattan.data.arrays import first, read_npz
 from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
@@ -24,11 +24,7 @@ _KEYS = ("x_train", "y_train", "x_test", "y_test")
 @lru_cache(maxsize=4)
 def load_digits_file(path: Path) -> TensorDataset:
     """Return all images of ``path`` (train and test parts) as 28x28 floats in [0, 1], and their labels."""
-    with np.load(path, allow_pickle=False) as file:
-        missing = [key for key in _KEYS if key not in file]
-        if missing:
-            raise UserError(f"{path} lacks the array {missing[0]!r}: it must hold {', '.join(_KEYS)}")
-        x_train, y_train, x_test, y_test = (file[key] for key in _KEYS)
+    x_train, y_train, x_test, y_test = read_npz(path, _KEYS)
     images = torch.from_numpy(np.concatenate([x_train, x_test])).float().div_(255)[:, None]
     if images.shape[-1] != SIZE:
         images = F.interpolate(images, (SIZE, SIZE), mode="bilinear", align_corners=False)

@@ -95,7 +95,11 @@ class _ImageNet(Benchmark):
         return {"name": "ImageNet", "folder": Path(folder).name, "size": self.cfg.DATA.IMAGE_SIZE}
 
     def describe(self) -> dict[str, Any]:
-        return {"name": self.name, "num_ex": self.cfg.CORRUPTION.NUM_EX, "data_dir": str(self.cfg.DATA_DIR)}
+        return {
+            "name": self.name,
+            "num_ex": self.cfg.CORRUPTION.NUM_EX,
+            "data_dir": str(Path(self.cfg.DATA_DIR).resolve()),
+        }
 
     def _uses_ids(self) -> bool:
         return 0 < self.cfg.CORRUPTION.NUM_EX <= N_IDS

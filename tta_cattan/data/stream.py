@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,8 +125,11 @@ def _raise_told(batch: Any) -> Any:
 class Unlabelled:
     """What a method may see of a stream: (indices, inputs), lazily and again and again."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, on_batch: Callable[[], None] = lambda: None) -> None:
         self.stream = stream
+        self.on_batch = on_batch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return ((batch.indices, batch.inputs) for batch in self.stream)
+        for batch in self.stream:
+            yield batch.indices, batch.inputs
+            self.on_batch()

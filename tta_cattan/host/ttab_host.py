@@ -15,7 +15,7 @@ from tta_cattan.errors import UserError
 from tta_cattan.host.methods import host_names
 from tta_cattan.host.overrides import split_overrides
 from tta_cattan.host.source import source_subspace
-from tta_cattan.methods import setup_model
+from tta_cattan.methods import ADAPTATION_REGISTRY, setup_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -94,7 +94,8 @@ def host_class(base: type, name: str, own: str, pairs: list[str]) -> type:
             cfg = translate(conf, own, pairs)
             model = copy.deepcopy(self._base_model).to(conf.device)
             classes = conf.statistics["n_classes"]
-            subspace = source_subspace(model, cfg, conf.model_name, classes) if own == "cattan" else None
+            needs_subspace = ADAPTATION_REGISTRY.get(own).needs_source_subspace
+            subspace = source_subspace(model, cfg, conf.model_name, classes) if needs_subspace else None
             self._model = setup_model(model, cfg, classes, subspace)
             self.model_state_dict = copy.deepcopy(self._model.state_dict())  # for the host's stochastic restore
 

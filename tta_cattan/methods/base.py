@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import logging
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.errors import UserError
+from tta_cattan.errors import UserError, chosen
 from tta_cattan.methods.optim import OptimizerFactory, adam, optimizer_from_cfg
 from tta_cattan.methods.precision import Precision
 from tta_cattan.models.normalization import (
+    STATISTICS,
     affine_parameters,
     freeze_batch_statistics,
     require_affine,
@@ -42,6 +44,7 @@ class AdaptationMethod(nn.Module):
     adapts = True  # whether forward updates anything; False needs no normalisation layers
     needs_images = False
     needs_source_subspace = False
+    default_lr = 1e-3  # of Adam, where no optimiser is given: TENT's
     config_node: str | None = None  # the node of the config that only this method reads
 
     def __init__(
@@ -55,14 +58,16 @@ class AdaptationMethod(nn.Module):
         momentum: float | None = None,
         mixed_precision: bool = False,
     ) -> None:
-        """Configure ``model``; ``optimizer`` maps parameters to any torch optimiser (default: Adam, lr 1e-3)."""
+        """Configure ``model``; ``optimizer`` maps parameters to any torch optimiser (default: Adam)."""
         super().__init__()
         if steps < 1:
             raise UserError(f"steps = {steps}: a method needs at least 1 update per batch")
         self.steps = steps
         self.episodic = episodic
-        self.statistics = statistics
-        self.make_optimizer = optimizer or adam()
+        self.statistics = chosen("statistics", statistics, STATISTICS)
+        self.make_optimizer = optimizer or adam(self.default_lr)
+        self.new_batch = True  # False at the second and later updates on one batch, which counts once
+        self._seen: tuple[weakref.ref[Tensor], int] | None = None
         self.precision = Precision(mixed_precision)
         self.skipped_steps = 0
         self.model = self.configure_model(model)
@@ -136,6 +141,7 @@ class AdaptationMethod(nn.Module):
             raise UserError("an empty batch was given: there is nothing to predict or to adapt to")
         if self.episodic:
             self.reset()
+        self._seen = None
         for _ in range(self.steps):
             logits = self.forward_and_adapt(x, indices)
         return logits
@@ -148,6 +154,7 @@ class AdaptationMethod(nn.Module):
         """
         if self.optimizer is None:
             return self.predict(x)
+        self.new_batch = self._is_new(x)
         # In mode "running" the pass moves the statistics before the loss shows whether it should have.
         layers = self.statistics_layers if self.statistics == "running" else []
         buffers = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
@@ -161,6 +168,16 @@ class AdaptationMethod(nn.Module):
             logger.warning("the loss is %s: this update was skipped (%d so far)", loss.item(), self.skipped_steps)
         self.optimizer.zero_grad()
         return logits.detach()
+
+    def _is_new(self, x: Tensor) -> bool:
+        """Tell whether this is another batch than the last one.
+
+        Note: hosts loop over the steps themselves, and change a sliding window in place, which the version shows.
+        """
+        version = 0 if x.is_inference() else x._version
+        same = self._seen is not None and self._seen[0]() is x and self._seen[1] == version
+        self._seen = (weakref.ref(x), version)
+        return not same
 
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits of a batch and the loss to be minimised on it."""
@@ -186,9 +203,11 @@ class AdaptationMethod(nn.Module):
     def infer(self, x: Tensor, adapting: bool) -> Tensor:
         """Run the model under the method's statistics and precision; the logits are float32.
 
-        Note: one sample gives a BatchNorm layer without spatial extent no statistics; it gets the source's.
+        Note: one sample is no basis for statistics. It does not move running ones, and where a BatchNorm layer has no
+        spatial extent to take them from, the whole pass uses the source's.
         """
         self.model.eval()  # a host may have called train() on something inside
+        adapting = adapting and not (len(x) == 1 and self.statistics == "running")
         use_statistics(self.statistics_layers, self.statistics, adapting)
         with self.precision.autocast(x.device):
             try:
@@ -206,6 +225,7 @@ class AdaptationMethod(nn.Module):
         with torch.no_grad():
             for name, value in self._source_state.items():
                 state[name].copy_(value)
+        self._seen = None
         self.forget()
         self.restart_optimizer()
 
@@ -233,6 +253,10 @@ class AdaptationMethod(nn.Module):
         for param in plain.parameters():
             param.grad = None
         return plain.requires_grad_(False).eval()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the reference to the last batch out of copies and files."""
+        return {**self.__dict__, "_seen": None}
 
     def train(self, mode: bool = True) -> AdaptationMethod:
         """Set the mode of the wrapper only: the model's modes belong to the method."""

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.errors import UserError
+from tta_cattan.errors import UserError, chosen
 from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.models.aligned_head import AlignedHead
 from tta_cattan.models.classifier import find_classifier, only_head_call, replace_module, watch_head
+from tta_cattan.models.normalization import require_affine
 from tta_cattan.subspace import (
+    REDUCTIONS,
     FeatureMoments,
     Subspace,
     SubspaceTracker,
@@ -25,6 +27,9 @@ from tta_cattan.subspace import (
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
+
+
+CENTERINGS = ("pca", "none", "shift")
 
 
 @ADAPTATION_REGISTRY.register("cattan")
@@ -38,6 +43,7 @@ class CATTAn(AdaptationMethod):
 
     config_node = "CATTAN"
     needs_source_subspace = True
+    default_lr = 1e-4  # the paper's
 
     def __init__(
         self,
@@ -60,15 +66,18 @@ class CATTAn(AdaptationMethod):
         num_classes: int | None = None,
         **options: Any,
     ) -> None:
+        require_affine(model, "CATTAn")  # before the model is changed
         self.classifier = find_classifier(model, classifier, num_classes)
         head = AlignedHead(model.get_submodule(self.classifier))
         source = source_subspace or classifier_subspace(head.weight)
         self.source = check_source(source, head.in_features, d, centering).to(head.weight.device)
-        self.d, self.centering, self.delta, self.epsilon = d, centering, delta, epsilon
+        self.d, self.delta, self.epsilon = d, delta, epsilon
+        self.centering = chosen("centering", centering, CENTERINGS)
         self.decay, self.prior = decay, prior
         self.lambda_lr, self.lambda_cb, self.lambda_align = lambda_lr, lambda_cb, lambda_align
-        self.align_reduction = align_reduction
-        self.class_balance, self.confidence = CLASS_BALANCE[class_balance], CONFIDENCE[confidence]
+        self.align_reduction = chosen("align_reduction", align_reduction, REDUCTIONS)
+        self.class_balance = CLASS_BALANCE[chosen("class_balance", class_balance, CLASS_BALANCE)]
+        self.confidence = CONFIDENCE[chosen("confidence", confidence, CONFIDENCE)]
         super().__init__(replace_module(model, self.classifier, head), **options)
         self.forget()
         self.restart_optimizer()
@@ -119,14 +128,14 @@ class CATTAn(AdaptationMethod):
 
     def forget(self) -> None:
         """Drop the target subspace: until the next target data the head is the plain source classifier."""
-        self.target: Subspace | None = None
         self.tracker: SubspaceTracker | None = None
-        source = self._source_basis(self.d)
+        # Only a placeholder of Phi: where d is open, one direction is enough until the rule has chosen.
+        source = self._source_basis(self.d or 1)
         self.head.align(source, source, enabled=False)
 
     def state_loaded(self) -> None:
         """Go on with the alignment that was loaded; what was tracked before belongs to another one."""
-        self.target = self.tracker = None
+        self.tracker = None
         super().state_loaded()
 
     @torch.no_grad()
@@ -173,7 +182,6 @@ class CATTAn(AdaptationMethod):
     def _start_alignment(self, target: Subspace) -> None:
         """Align a target subspace with the source's, from the closed form."""
         shifted = self.centering == "shift"
-        self.target = target
         self.head.align(
             target.basis,
             self._source_basis(target.d),
@@ -192,7 +200,7 @@ class CATTAn(AdaptationMethod):
     @contextmanager
     def _tracking(self) -> Iterator[None]:
         """Let the features that enter the head move the target subspace first, where it is tracked."""
-        if self.tracker is None:
+        if self.tracker is None or not self.new_batch:
             yield
             return
         handle = self.head.register_forward_pre_hook(lambda _, args: self._absorb(args[0]))
@@ -211,17 +219,14 @@ class CATTAn(AdaptationMethod):
             self.head.move_target(basis, self._source_basis(basis.shape[1]), mean)
 
     def _source_basis(self, d: int) -> Tensor:
-        """Return ``W_s``: the first d directions (all for d = 0), or the classifier's whole row space."""
+        """Return ``W_s``: the first d directions, or the classifier's whole row space."""
         basis = self.source.basis.to(self.head.weight.device)
-        return basis[:, :d] if d and self.source.count else basis
+        return basis[:, :d] if self.source.count else basis
 
     def _rule(self, target_eigenvalues: Tensor, n_target: int) -> int:
         """Choose d by the stability rule; the classifier's row space has no spectrum and leaves it to the target."""
-        if not n_target:
-            raise UserError(
-                "CATTAN.D = 0: the online protocol chooses d from the source spectrum, and the classifier's row space "
-                "has none. Set CATTAN.D"
-            )
+        if not n_target:  # online from the classifier alone: no spectrum to choose by
+            return self.source.d
         # The rule looks one eigenvalue past d; a file may hold more eigenvalues than directions.
         source = self.source.eigenvalues[: self.source.d + 1] if self.source.count else target_eigenvalues
         return select_dimension(source, target_eigenvalues, n_target, self.delta, self.epsilon)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from tta_cattan.errors import UserError
+from tta_cattan.errors import UserError, chosen
 from tta_cattan.losses import CONFIDENCE, divergence_from_uniform
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 from tta_cattan.models.input_transform import InputTransform, TransformedModel
@@ -39,7 +39,7 @@ class IP(AdaptationMethod):
         self._shape = {"channels": image_channels(model), "width": width, "depth": depth}
         super().__init__(model, **options)
         self.lambda_lr = lambda_lr
-        self.confidence = CONFIDENCE[confidence]
+        self.confidence = CONFIDENCE[chosen("confidence", confidence, CONFIDENCE)]
         self.kappa = kappa
         self.forget()
 
@@ -72,6 +72,7 @@ class IP(AdaptationMethod):
 
     def forget(self) -> None:
         """Drop the running mean prediction."""
+        self.past: Tensor | None = None  # the running mean before the present batch
         self.mean: Tensor | None = None
 
     def loss(self, logits: Tensor) -> Tensor:
@@ -79,8 +80,10 @@ class IP(AdaptationMethod):
 
         Note: the gradient flows through the present batch's share of the running mean only.
         """
+        if self.new_batch:
+            self.past = self.mean
         batch = logits.softmax(1).mean(0)
-        mean = batch if self.mean is None else self.kappa * self.mean + (1 - self.kappa) * batch
+        mean = batch if self.past is None else self.kappa * self.past + (1 - self.kappa) * batch
         self.mean = mean.detach()
         return divergence_from_uniform(mean) + self.lambda_lr * self.confidence(logits)
 

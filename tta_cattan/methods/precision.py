@@ -41,5 +41,5 @@ class Precision:
 
 
 def _needs_scaling() -> bool:
-    """Tell whether the GPU has no bfloat16 (before NVIDIA's Ampere)."""
-    return torch.cuda.is_available() and not torch.cuda.is_bf16_supported()
+    """Tell whether the GPU has no bfloat16 of its own (NVIDIA before Ampere; torch would emulate it, slowly)."""
+    return torch.cuda.is_available() and torch.version.hip is None and torch.cuda.get_device_capability()[0] < 8

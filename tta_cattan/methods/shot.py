@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tta_cattan.errors import UserError
 from tta_cattan.losses import information_maximization
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.models.classifier import find_classifier, only_head_call, watch_head
@@ -99,6 +100,8 @@ class Shot(AdaptationMethod):
             indices.append(index)
             features.append(batch_features)
             logits.append(batch_logits)
+        if not indices:
+            raise UserError("no target data to take pseudo-labels from: the batches are empty")
         labels = pseudo_labels(torch.cat(features), torch.cat(logits), self.rounds)
         self.labels = dict(zip(torch.cat(indices).tolist(), labels.tolist(), strict=True))
 
@@ -106,7 +109,7 @@ class Shot(AdaptationMethod):
         """Return the logits and ``IM + lambda_pl CE(pseudo-labels)``."""
         features, logits = self._features_and_logits(x, adapting=True)
         if self.labels and indices is not None:
-            labels = torch.tensor([self.labels[i] for i in indices.tolist()], device=logits.device)
+            labels = torch.tensor([self._label_of(i) for i in indices.tolist()], device=logits.device)
         else:
             labels = self._label_batch(features.detach(), logits.detach())
         loss = information_maximization(logits) + self.lambda_pl * F.cross_entropy(logits, labels)
@@ -115,9 +118,15 @@ class Shot(AdaptationMethod):
     def _label_batch(self, features: Tensor, logits: Tensor) -> Tensor:
         """Add a batch to the running centroids and label it by them."""
         z = centroid_features(features)
-        sums = centroid_sums(z, logits.softmax(1))
-        self.sums = sums if self.sums is None else self.sums + sums
+        if self.new_batch or self.sums is None:
+            sums = centroid_sums(z, logits.softmax(1))
+            self.sums = sums if self.sums is None else self.sums + sums
         return nearest_centroid(z, self.sums)
+
+    def _label_of(self, index: int) -> int:
+        if index not in self.labels:
+            raise UserError(f"sample {index} has no pseudo-label: start_epoch did not see it; give it all batches")
+        return self.labels[index]
 
     def _features_and_logits(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
         with watch_head(self.model.get_submodule(self.classifier)) as calls:

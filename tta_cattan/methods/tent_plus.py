@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from tta_cattan.errors import chosen
 from tta_cattan.losses import CLASS_BALANCE, softmax_entropy
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 
@@ -24,7 +25,7 @@ class TentPlus(AdaptationMethod):
     def __init__(self, model: nn.Module, *, lambda_cb: float = 1.0, class_balance: str = "bce", **options: Any) -> None:
         super().__init__(model, **options)
         self.lambda_cb = lambda_cb
-        self.class_balance = CLASS_BALANCE[class_balance]
+        self.class_balance = CLASS_BALANCE[chosen("class_balance", class_balance, CLASS_BALANCE)]
 
     @classmethod
     def options_from_cfg(

@@ -60,11 +60,15 @@ class AlignedHead(nn.Module):
 
     @torch.no_grad()
     def move_target(self, target_basis: Tensor, source_basis: Tensor, target_mean: Tensor | None = None) -> None:
-        """Exchange ``W_t`` for a basis of the same size, keeping what was learnt: ``Phi <- W_t'^T W_t Phi``."""
+        """Exchange ``W_t`` for a basis of the same size: ``Phi <- Phi*' + W_t'^T W_t (Phi - Phi*)``.
+
+        Note: only what was learnt is carried over; carrying ``Phi`` itself would lose a part of ``W_s`` at every move.
+        """
         target_basis, source_basis = target_basis.to(self.weight), source_basis.to(self.weight)
-        self.phi.copy_(target_basis.T @ (self.target_basis @ self.phi))
+        learnt = target_basis.T @ (self.target_basis @ (self.phi - self.optimum))
         self.target_basis.copy_(target_basis)
         self.optimum.copy_(closed_form(target_basis, source_basis))
+        self.phi.copy_(self.optimum + learnt)
         if target_mean is not None:
             self.target_mean.copy_(target_mean)
 

@@ -9,7 +9,7 @@ from functools import partial
 from torch import nn
 
 from tta_cattan.models.cifar_resnet import CifarResNet
-from tta_cattan.models.normalize import IMAGENET_MEAN, IMAGENET_STD, with_normalization
+from tta_cattan.models.input_normalization import IMAGENET_MEAN, IMAGENET_STD, with_normalization
 from tta_cattan.models.resnet_v1 import resnet50_v1
 from tta_cattan.models.small_cnn import SmallCNN
 from tta_cattan.models.small_resnet import SmallResNet

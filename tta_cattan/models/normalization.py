@@ -9,6 +9,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from tta_cattan.errors import UserError
 
+STATISTICS = ("batch", "source", "running")
+
 _KNOWN = (_NormBase, nn.LayerNorm, nn.GroupNorm)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tta_cattan.errors import UserError
 from tta_cattan.models.checkpoints import read_checkpoint
-from tta_cattan.models.normalize import IMAGENET_MEAN, IMAGENET_STD, with_normalization
+from tta_cattan.models.input_normalization import IMAGENET_MEAN, IMAGENET_STD, with_normalization
 from tta_cattan.upstream.robustbench import import_robustbench
 from tta_cattan.upstream.torchvision import import_torchvision
 

@@ -16,7 +16,7 @@ from tta_cattan.errors import UserError, nearest
 from tta_cattan.files import sha256_tensors
 from tta_cattan.models.architectures import ARCHITECTURES
 from tta_cattan.models.checkpoints import load_weights
-from tta_cattan.models.normalize import IMAGENET_MEAN, IMAGENET_STD, with_normalization
+from tta_cattan.models.input_normalization import IMAGENET_MEAN, IMAGENET_STD, with_normalization
 from tta_cattan.models.robustbench_zoo import load_from_robustbench, robustbench_names
 from tta_cattan.upstream.torchvision import import_torchvision
 
@@ -125,6 +125,7 @@ def _from_torchvision(name: str, num_classes: int, pretrained: bool) -> nn.Modul
             models.get_model(name, weights=None, num_classes=num_classes), IMAGENET_MEAN, IMAGENET_STD
         )
     weights = models.get_model_weights(name).DEFAULT
+    _same_classes(f"torchvision/{name}", len(weights.meta["categories"]), num_classes)
     model = _downloaded(f"torchvision's {name}", partial(models.get_model, name, weights=weights))
     transform = weights.transforms()
     return with_normalization(model, transform.mean, transform.std)
@@ -132,9 +133,21 @@ def _from_torchvision(name: str, num_classes: int, pretrained: bool) -> nn.Modul
 
 def _from_timm(name: str, num_classes: int, pretrained: bool) -> nn.Module:
     timm = _import_timm()
+    known = timm.get_pretrained_cfg(name) if pretrained else None
+    if known is not None:
+        _same_classes(f"timm/{name}", known.num_classes, num_classes)
     build = partial(timm.create_model, name, pretrained=pretrained, num_classes=num_classes)
     model = _downloaded(f"timm's {name}", build) if pretrained else build()
     return with_normalization(model, model.default_cfg["mean"], model.default_cfg["std"])
+
+
+def _same_classes(arch: str, has: int, wanted: int) -> None:
+    """Refuse pretrained weights of another number of classes: a library would give the model a random classifier."""
+    if has != wanted:
+        raise UserError(
+            f"MODEL.ARCH = {arch!r}: its pretrained weights are of {has} classes and the data set has {wanted}; set "
+            "MODEL.CKPT_PATH to weights for this data set"
+        )
 
 
 def _downloaded(what: str, build: Callable[[], nn.Module]) -> nn.Module:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tta_cattan import __version__
 from tta_cattan.config import load_cfg, to_dict
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
 from tta_cattan.methods import ADAPTATION_REGISTRY
-from tta_cattan.runs.identity import fingerprint
+from tta_cattan.runs.identity import fingerprint, versions
 from tta_cattan.runs.store import Cell
 
 if TYPE_CHECKING:
@@ -21,8 +20,9 @@ if TYPE_CHECKING:
 # Keys that say where things lie or which cells are asked for, not what a cell's value is; the weights that RNG_SEED and
 # CKPT_PATH lead to are in the model's hash.
 _IRRELEVANT = (
-    "CKPT_DIR", "DATA_DIR", "DESC", "LOG_DEST", "LOG_TIME", "RNG_SEED", "SAVE_DIR", "SEEDS", "SOURCE",
-    "CORRUPTION.SEVERITY", "CORRUPTION.TYPE", "MODEL.CKPT_PATH", "TEST.NUM_WORKERS", "CATTAN.SOURCE_BASIS",
+    "BN.EPS", "CKPT_DIR", "CUDNN", "DATA_DIR", "DESC", "DEVICE", "LOG_DEST", "LOG_TIME", "RNG_SEED", "SAVE_DIR",
+    "SEEDS", "SOURCE", "CORRUPTION.SEVERITY", "CORRUPTION.TYPE", "MODEL.CKPT_PATH", "TEST.NUM_WORKERS",
+    "CATTAN.SOURCE_BASIS",
 )  # fmt: skip
 
 
@@ -58,7 +58,9 @@ def method_configs(path: str | Path | None, overrides: Sequence[Any], methods: S
     return configs
 
 
-def cell_fingerprint(cfg: CfgNode, model_hash: str, subspace_hash: str | None, data: Mapping[str, Any]) -> str:
+def cell_fingerprint(
+    cfg: CfgNode, model_hash: str, subspace_hash: str | None, data: Mapping[str, Any], device: str = "cpu"
+) -> str:
     """Return the fingerprint of everything that could change a result of ``cfg``'s method.
 
     Note: the keys of other methods are left out, so that changing one method repeats no cell of another.
@@ -75,7 +77,8 @@ def cell_fingerprint(cfg: CfgNode, model_hash: str, subspace_hash: str | None, d
             "model": model_hash,
             "subspace": subspace_hash or "",
             "data": dict(data),
-            "version": __version__,
+            "device": device,
+            "versions": {name: versions()[name] for name in ("torch", "torchvision", "numpy", "tta-cattan")},
         }
     )
 

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 # What the methods of one comparison have in common, by the start of the key.
 _SHARED = (
     "CKPT_DIR", "CORRUPTION.", "DATA.", "DATA_DIR", "DEVICE", "MODEL.ARCH", "MODEL.CKPT_PATH", "RNG_SEED", "SAVE_DIR",
-    "SEEDS", "SOURCE.", "TEST.PROTOCOL",
+    "SEEDS", "SOURCE.", "TEST.", "MIXED_PRECISION", "BN.",
 )  # fmt: skip
 
 
@@ -92,7 +92,6 @@ def _check_alike(first: CfgNode, other: CfgNode) -> None:
 def prepare_setting(configs: Sequence[CfgNode], benchmark: Benchmark) -> Setting:
     """Load or train the source model and find or fit the source subspace."""
     loaded = source_model(configs[0], benchmark)
-    logger.info("source model: %s, sha256 %s, from %s", configs[0].MODEL.ARCH, loaded.sha256[:16], loaded.origin)
     subspaces = {
         cfg.MODEL.ADAPTATION: source_subspace(cfg, loaded, benchmark)
         for cfg in configs
@@ -129,6 +128,7 @@ def run(configs: Sequence[CfgNode], dry_run: bool = False) -> tuple[Summary, Pat
         cells = plan_cells([Job(cfg, "") for cfg in configs], benchmark.domains())
         logger.info("dry run: %d cells would be computed; the configuration and the data are in order", len(cells))
         return None
+    torch.backends.cudnn.benchmark = configs[0].CUDNN.BENCHMARK
     setting = prepare_setting(configs, benchmark)
     jobs = [Job(cfg, _fingerprint(cfg, setting)) for cfg in configs]
     cells = plan_cells(jobs, benchmark.domains())
@@ -136,6 +136,8 @@ def run(configs: Sequence[CfgNode], dry_run: bool = False) -> tuple[Summary, Pat
     store = ResultsStore(folder)
     with store.lock():
         setup_logging(folder, configs[0].LOG_DEST)
+        loaded = setting.loaded
+        logger.info("source model: %s, sha256 %s, from %s", configs[0].MODEL.ARCH, loaded.sha256[:16], loaded.origin)
         _describe(folder, jobs, setting)
         _compute(cells, store, setting)
         found = [record for job, cell in cells if (record := store.find(cell, job.fingerprint))]
@@ -172,7 +174,7 @@ def _compute(cells: Sequence[tuple[Job, Cell]], store: ResultsStore, setting: Se
 
 def _fingerprint(cfg: CfgNode, setting: Setting) -> str:
     digest = _subspace_hash(setting.subspaces.get(cfg.MODEL.ADAPTATION))
-    return cell_fingerprint(cfg, setting.loaded.sha256, digest, setting.benchmark.describe())
+    return cell_fingerprint(cfg, setting.loaded.sha256, digest, setting.benchmark.describe(), setting.device.type)
 
 
 def _subspace_hash(subspace: Subspace | None) -> str | None:
@@ -186,7 +188,7 @@ def _subspace_hash(subspace: Subspace | None) -> str | None:
 def _describe(folder: Path, jobs: Sequence[Job], setting: Setting) -> None:
     """Write what the run is beside its results: the resolved configs, versions, hashes."""
     for job in jobs:
-        write_text(folder / f"config-{job.method}.yaml", dump_yaml(job.cfg))
+        write_text(folder / f"config-{job.method}-{job.fingerprint}.yaml", dump_yaml(job.cfg))
     first = jobs[0].cfg
     write_run_file(
         folder,
@@ -221,6 +223,6 @@ def _header(configs: Sequence[CfgNode], setting: Setting, records: Sequence[Reco
     model = f"{cfg.MODEL.ARCH} (sha256 {setting.loaded.sha256[:16]})"
     return [
         f"{cfg.CORRUPTION.DATASET}, {images} images per domain; {model}; "
-        f"{cfg.TEST.PROTOCOL} protocol{epochs}, batch {cfg.TEST.BATCH_SIZE}, {cfg.OPTIM.METHOD} {cfg.OPTIM.LR:g}; "
-        f"seeds {', '.join(map(str, seeds(cfg)))}"
+        f"{cfg.TEST.PROTOCOL} protocol{epochs}, batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}",
+        "optimiser: " + ", ".join(f"{c.MODEL.ADAPTATION} {c.OPTIM.METHOD} {c.OPTIM.LR:g}" for c in configs),
     ]

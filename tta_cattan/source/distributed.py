@@ -37,6 +37,8 @@ def join_workers() -> Iterator[Workers]:
         return
     # gloo: what is exchanged are two small sums, and it works without GPUs.
     dist.init_process_group("gloo")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     try:
         yield Workers(dist.get_rank(), dist.get_world_size())
     finally:

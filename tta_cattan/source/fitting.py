@@ -16,6 +16,7 @@ from tta_cattan import __version__
 from tta_cattan.data.benchmark import Benchmark
 from tta_cattan.data.sampling import per_class
 from tta_cattan.data.stream import Stream
+from tta_cattan.errors import UserError
 from tta_cattan.files import atomic_path
 from tta_cattan.models.classifier import find_classifier
 from tta_cattan.models.features import iterate_features
@@ -43,14 +44,20 @@ def fit_source_subspace(
 ) -> Subspace:
     """Fit the subspace of the benchmark's source data; every process passes through here with its share of it.
 
-    Note: ``path`` itself is not written; beside it lies a note per process from which a killed fit goes on.
+    Note: ``path`` itself is not written; beside it lies a note per process from which a killed fit goes on, until
+    ``drop_note`` is called.
     """
     data = per_class(benchmark.source(), cfg.SOURCE.PER_CLASS, cfg.RNG_SEED)
     device = resolve_device(cfg.DEVICE)
     stream = Stream(data, cfg.TEST.BATCH_SIZE, cfg.RNG_SEED, device, cfg.TEST.NUM_WORKERS)
     classifier = find_classifier(loaded.model, cfg.MODEL.CLASSIFIER, benchmark.num_classes)
-    provenance = describe_fit(cfg, loaded, benchmark, len(data))
-    note = path.with_name(f".{path.name}.{workers.rank}-of-{workers.count}.partial")
+    dim = loaded.model.get_submodule(classifier).in_features
+    if d is not None and not 1 <= d <= min(dim, len(data)):
+        raise UserError(
+            f"--d {d}: {len(data)} images of {dim} features determine 1 to {min(dim, len(data))} directions"
+        )
+    provenance = {**describe_fit(cfg, loaded, benchmark, len(data)), "classifier": classifier}
+    note = _note(path, workers)
     # A note counts batches: it is of this fit only where the batches are the same.
     identity = {**provenance, "batch": cfg.TEST.BATCH_SIZE, "seed": cfg.RNG_SEED, "from": cfg.DATA.SOURCE_DIR}
     moments, done = _resume(note, identity, loaded, classifier, device)
@@ -59,8 +66,16 @@ def fit_source_subspace(
         logger.info("going on after %d of %d batches (%s)", done, len(mine), note)
     moments = _absorb(moments, loaded, classifier, stream, mine, done, note, identity)
     whole = reduce_moments(moments, workers)
-    note.unlink(missing_ok=True)
     return subspace_of_moments(whole, d, cfg.CATTAN.CENTERING != "none", provenance)
+
+
+def drop_note(path: Path, workers: Workers = ALONE) -> None:
+    """Forget how far a fit had come, once its result is on the disk."""
+    _note(path, workers).unlink(missing_ok=True)
+
+
+def _note(path: Path, workers: Workers) -> Path:
+    return path.with_name(f".{path.name}.{workers.rank}-of-{workers.count}.partial")
 
 
 def describe_fit(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark, n: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tta_cattan.data.benchmark import Benchmark
 from tta_cattan.errors import UserError
 from tta_cattan.models.zoo import LoadedModel
-from tta_cattan.source.fitting import fit_source_subspace
+from tta_cattan.source.fitting import drop_note, fit_source_subspace
 from tta_cattan.subspace import Subspace
 
 if TYPE_CHECKING:
@@ -31,10 +31,12 @@ def source_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> 
         require_source_data(benchmark, path)
         subspace = fit_source_subspace(cfg, loaded, benchmark, path)
         subspace.save(path)
+        drop_note(path)
         logger.info("source subspace: %d directions of %d samples (kept in %s)", subspace.d, subspace.count, path)
         return subspace
     subspace = Subspace.load(path)
     check_model(subspace, path, loaded, cfg.CATTAN.FORCE_BASIS)
+    logger.info("source subspace: %d directions of %d samples, from %s", subspace.d, subspace.count, path)
     return subspace
 
 

@@ -1,6 +1,6 @@
 """The maths of subspace alignment: pure functions and small records of tensors."""
 
-from tta_cattan.subspace.alignment import alignment_cost, closed_form, fold_alignment, project_classifier
+from tta_cattan.subspace.alignment import REDUCTIONS, alignment_cost, closed_form, fold_alignment, project_classifier
 from tta_cattan.subspace.dimension import eigenvalue_gaps, select_dimension, stability_bound
 from tta_cattan.subspace.fit import classifier_subspace, fit_subspace, subspace_of_moments
 from tta_cattan.subspace.moments import FeatureMoments
@@ -8,6 +8,7 @@ from tta_cattan.subspace.subspace import Subspace, orthonormality_error, reortho
 from tta_cattan.subspace.tracker import SubspaceTracker
 
 __all__ = [
+    "REDUCTIONS",
     "FeatureMoments",
     "Subspace",
     "SubspaceTracker",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+REDUCTIONS = ("sum", "mean")
+
 
 def closed_form(target_basis: Tensor, source_basis: Tensor) -> Tensor:
     """``Phi* = W_t^T W_s``, the minimiser of ``||W_t Phi - W_s||_F^2`` (d_t x d_s)."""

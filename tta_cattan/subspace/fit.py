@@ -87,7 +87,7 @@ def classifier_subspace(weight: Tensor) -> Subspace:
     Only the component of a feature in that row space reaches the logits. The softmax does not see a shift common to
     all classes either, but the logits do, so the basis keeps the whole row space: ``W W^T H^T = H^T``.
     """
-    _, singular, directions = torch.linalg.svd(weight.detach().double(), full_matrices=False)
+    _, singular, directions = torch.linalg.svd(weight.detach().cpu().double(), full_matrices=False)
     rank = int((singular > singular[0] * max(weight.shape) * torch.finfo(torch.float32).eps).sum())
     if rank == 0:
         raise UserError("the classifier's weight is zero: its row space is empty. Check the checkpoint")

@@ -10,17 +10,20 @@ from tta_cattan.errors import UserError
 _ROWS = 1024  # rows gathered before one matrix product: small batches would be bound by the D x D addition
 
 
+def float64_device(device: torch.device) -> torch.device:
+    """Return ``device``, or the CPU where it has no float64 (MPS)."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 class FeatureMoments:
     """Count, mean and scatter ``sum_i (z_i - mean)(z_i - mean)^T`` of the rows seen so far.
 
     Batches are centred on their own mean before the product and merged by Chan's formula, so a large common offset
-    does not eat the precision. Two disjoint halves merge to the same moments, which is how processes share the work.
+    does not eat the precision.
     """
 
     def __init__(self, dim: int, device: torch.device | str = "cpu") -> None:
-        device = torch.device(device)
-        # MPS has no float64: the sums live on the CPU there.
-        self.device = torch.device("cpu") if device.type == "mps" else device
+        self.device = float64_device(torch.device(device))
         self.dim = dim
         self.count = 0
         self.mean = torch.zeros(dim, dtype=torch.float64, device=self.device)
@@ -32,7 +35,8 @@ class FeatureMoments:
         """Absorb a batch of rows (n x D); a non-finite value is refused before it can spoil the sums."""
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise UserError(f"features have shape {tuple(features.shape)}: expected (n, {self.dim})")
-        rows = features.detach().to(self.device)
+        # float16 would overflow in the product, and bfloat16 lose it.
+        rows = features.detach().to(self.device, torch.promote_types(features.dtype, torch.float32))
         if not torch.isfinite(rows).all():
             bad = int((~torch.isfinite(rows)).any(1).nonzero()[0])
             raise UserError(
@@ -56,13 +60,6 @@ class FeatureMoments:
         rest = centred.mean(0, dtype=torch.float64)
         scatter = (centred.T @ centred).double() - len(rows) * torch.outer(rest, rest)
         self._merge(len(rows), mean, scatter)
-
-    def merge(self, other: FeatureMoments) -> None:
-        """Absorb the moments of another, disjoint set of rows."""
-        self.flush()
-        other.flush()
-        if other.count:
-            self._merge(other.count, other.mean.to(self.device), other.scatter.to(self.device))
 
     def _merge(self, count: int, mean: Tensor, scatter: Tensor) -> None:
         total = self.count + count

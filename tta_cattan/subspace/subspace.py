@@ -112,7 +112,9 @@ class Subspace:
                 f"subspace file {path} is damaged ({error!r}): make it anew with `tta-cattan fit-source`"
             ) from error
         problem = None
-        if basis.ndim != 2 or not 1 <= basis.shape[1] <= basis.shape[0]:
+        if eigenvalues.ndim != 1 or not isinstance(provenance, dict):
+            problem = "its eigenvalues or its provenance are of another form"
+        elif basis.ndim != 2 or not 1 <= basis.shape[1] <= basis.shape[0]:
             problem = f"its basis has shape {tuple(basis.shape)}"
         elif mean is not None and mean.shape != basis.shape[:1]:
             problem = f"its mean has shape {tuple(mean.shape)}, its basis {tuple(basis.shape)}"
@@ -135,5 +137,5 @@ def orthonormality_error(basis: Tensor) -> float:
 
 def reorthonormalize(basis: Tensor) -> Tensor:
     """Return the orthonormal basis of the same span that QR gives, each column with the sign it had."""
-    q, r = torch.linalg.qr(basis.double())
-    return (q * r.diagonal().sign()).to(basis.dtype)
+    q, r = torch.linalg.qr(basis.cpu().double())
+    return (q * r.diagonal().sign()).to(basis)

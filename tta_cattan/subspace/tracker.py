@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tta_cattan.errors import UserError
+from tta_cattan.subspace.moments import float64_device
 from tta_cattan.subspace.subspace import Subspace, reorthonormalize
 
 _REPAIR_EVERY = 64  # updates between two re-orthonormalisations: float32 drifts by about 1e-7 a step
@@ -25,6 +26,8 @@ class SubspaceTracker:
     def __init__(self, start: Subspace, d: int, center: bool = True, decay: float = 1.0, prior: float = 200.0) -> None:
         if not 1 <= d <= start.dim:
             raise UserError(f"d = {d}: the features have {start.dim} dimensions, so d must be in 1..{start.dim}")
+        # The sums need float64, which MPS does not have: the tracker lives on the CPU there.
+        start = start.to(float64_device(start.basis.device))
         self.center = center
         self.decay = decay
         self.basis = _complete(start.basis, d)  # the principal directions, in the order of their energy
@@ -43,7 +46,7 @@ class SubspaceTracker:
 
     def update(self, features: Tensor) -> Tensor:
         """Absorb a batch of features (B x D) and return the new basis (D x d), turned towards the last one."""
-        rows = features.detach().to(self.basis.dtype)
+        rows = features.detach().to(self.basis)
         old = self.basis
         if self.center:
             rows = self._centred(rows)

@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image
 
+from tta_cattan.data.arrays import read_npz
 from tta_cattan.data.corruptions.apply import corrupt, corrupt_batch, image_rng
 from tta_cattan.data.corruptions.frost_texture import load_textures
 from tta_cattan.errors import UserError
@@ -57,11 +58,7 @@ def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     Note: CIFAR-C's layout has 10,000 rows per severity; with fewer images the rest, and severities that were not asked
     for, stay zero. ``labels.npy`` has the true number of images, so that the padding is never taken for images.
     """
-    try:
-        with np.load(images, allow_pickle=False) as file:
-            x, y = file["x"][:_ROWS_PER_SEVERITY], file["y"][:_ROWS_PER_SEVERITY]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"--images {images} is not an .npz file with the arrays x and y ({error})") from error
+    x, y = (array[:_ROWS_PER_SEVERITY] for array in read_npz(images, ("x", "y")))
     _save_array(out / "labels.npy", y.astype(np.uint8))
     todo = [name for name in task.corruptions if _absent_severities(out / f"{name}.npy", x, task)]
     for _ in _parallel(partial(_corrupt_array, x, out, task), todo, task.workers, "corrupting arrays"):

@@ -1,0 +1,18 @@
+"""Options and ``KEY VALUE`` overrides on one command line, in any order."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tta_cattan.errors import UserError, nearest
+
+
+def parse_with_overrides(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options and the rest, which are overrides; an unknown option is refused with the nearest one."""
+    args, rest = parser.parse_known_args(argv)
+    options = [option for action in parser._actions for option in action.option_strings]
+    for argument in rest:
+        if argument.startswith("--"):
+            raise UserError(f"unknown option {argument!r}.{nearest(argument, options)} See --help")
+    return args, rest
