@@ -71,6 +71,11 @@ def host_class(base: type, name: str) -> type:
             """Copy nothing: our method keeps its own source state."""
             return [], {}
 
+        def forward(self, x: Tensor | list[Tensor]) -> Tensor:
+            """Hand a batch to the host's own forward, which updates on it ``steps`` times."""
+            self.method.begin_batch()
+            return super().forward(x)
+
         def forward_and_adapt(self, x: list[Tensor]) -> Tensor:
             """Update once and return the logits from before the update."""
             outputs = self.method.forward_and_adapt(x[0])

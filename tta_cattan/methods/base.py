@@ -141,7 +141,7 @@ class AdaptationMethod(nn.Module):
             raise UserError("an empty batch was given: there is nothing to predict or to adapt to")
         if self.episodic:
             self.reset()
-        self._seen = None
+        self.begin_batch()
         for _ in range(self.steps):
             logits = self.forward_and_adapt(x, indices)
         return logits
@@ -168,6 +168,10 @@ class AdaptationMethod(nn.Module):
             logger.warning("the loss is %s: this update was skipped (%d so far)", loss.item(), self.skipped_steps)
         self.optimizer.zero_grad()
         return logits.detach()
+
+    def begin_batch(self) -> None:
+        """Say that what comes next is another batch, even if it is the same tensor again."""
+        self._seen = None
 
     def _is_new(self, x: Tensor) -> bool:
         """Tell whether this is another batch than the last one.
@@ -225,7 +229,7 @@ class AdaptationMethod(nn.Module):
         with torch.no_grad():
             for name, value in self._source_state.items():
                 state[name].copy_(value)
-        self._seen = None
+        self.begin_batch()
         self.forget()
         self.restart_optimizer()
 
