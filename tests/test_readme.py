@@ -42,6 +42,10 @@ def test_links_and_configs_exist():
         assert (ROOT / config).is_file(), config
 
 
+def test_no_table_is_left_to_be_filled_in():
+    assert "TABLE_" not in README and "TODO" not in README
+
+
 def test_ci_calls_the_test_command_of_the_readme():
     assert "<!-- tests -->" in README and "<!-- tests -->" in (ROOT / ".ci" / "run").read_text()
 
