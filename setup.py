@@ -14,8 +14,8 @@ CONFIGS = [f"tta_cattan.{folder.as_posix().replace('/', '.')}" for folder in FOL
 
 # Open ranges: installing into an existing TTA repository must not move its torch, torchvision, timm or numpy.
 REQUIRES = [
-    "torch>=2.3",
-    "torchvision>=0.18",
+    "torch>=2.1",
+    "torchvision>=0.16",
     "numpy>=1.22",
     "scipy>=1.8",
     "scikit-learn>=1.1",

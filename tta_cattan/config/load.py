@@ -20,7 +20,7 @@ from tta_cattan.errors import UserError
 _BASE = "_BASE_"
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictSafeLoader(yaml.SafeLoader):
     """A safe loader that refuses a key given twice, where YAML would silently keep the last."""
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
@@ -84,7 +84,7 @@ def _bases(given: Any, path: Path) -> list[Path]:
 def _read_yaml(path: Path) -> dict[Any, Any]:
     """Return the mapping in a YAML file; an empty file is an empty mapping."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=_StrictLoader)
+        content = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=_StrictSafeLoader)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path}{line}: {error.problem}") from None

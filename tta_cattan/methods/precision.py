@@ -20,7 +20,9 @@ class Precision:
 
     def restart(self) -> None:
         """Forget the loss scale."""
-        self.scaler = torch.amp.GradScaler("cuda") if self.mixed and _needs_scaling() else None
+        # Before torch 2.3 it has another place.
+        scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
+        self.scaler = scaler() if self.mixed and _needs_scaling() else None
 
     def autocast(self, device: torch.device) -> AbstractContextManager[None]:
         """Return the context for the forward pass on ``device``."""
