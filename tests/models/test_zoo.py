@@ -88,6 +88,10 @@ def test_names_that_nobody_has_suggest_others():
         with pytest.raises(UserError) as caught:
             check_arch(arch, None)
         assert words in str(caught.value)
+
+
+def test_a_name_close_to_one_of_robustbenchs_suggests_it():
+    need_robustbench()
     with pytest.raises(UserError, match="Did you mean 'Hendrycks2020AugMix'"):
         check_arch("Hendrycks2020Augmix", "imagenet")
     with pytest.raises(UserError, match=r"comes without weights: set MODEL\.CKPT_PATH"):
