@@ -88,12 +88,6 @@ def test_names_that_nobody_has_suggest_others():
         with pytest.raises(UserError) as caught:
             check_arch(arch, None)
         assert words in str(caught.value)
-
-
-def test_a_name_close_to_one_of_robustbenchs_suggests_it():
-    need_robustbench()
-    with pytest.raises(UserError, match="Did you mean 'Hendrycks2020AugMix'"):
-        check_arch("Hendrycks2020Augmix", "imagenet")
     with pytest.raises(UserError, match=r"comes without weights: set MODEL\.CKPT_PATH"):
         load("cifar_resnet20")
 
@@ -135,6 +129,10 @@ class TestRobustBench:
 
     def load(self, tmp_path, **changes: object) -> LoadedModel:
         return load(self.NAME, 10, "cifar10", CKPT_DIR=tmp_path, **changes)
+
+    def test_a_name_close_to_one_of_its_is_suggested(self):
+        with pytest.raises(UserError, match="Did you mean 'Hendrycks2020AugMix'"):
+            check_arch("Hendrycks2020Augmix", "imagenet")
 
     def test_names(self):
         from tta_cattan.models.robustbench_zoo import robustbench_names
