@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yacs.config
-from reference import SMALL_HOSTS
+from reference import host_layers
 from torch import nn
 
 collect_ignore = ["small_hosts"]
@@ -49,8 +49,8 @@ def host(tmp_path, monkeypatch):
 
     def copy(name: str) -> Path:
         folder = tmp_path / name
-        shutil.copytree(SMALL_HOSTS / name, folder)
-        shutil.copy(SMALL_HOSTS / "common" / "toy.py", folder)
+        for layer in host_layers(name):
+            shutil.copytree(layer, folder, dirs_exist_ok=True)
         return folder
 
     yield copy

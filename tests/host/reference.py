@@ -15,6 +15,9 @@ _SPEC = importlib.util.spec_from_file_location("toy_of_tests", SMALL_HOSTS / "co
 toy = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(toy)
 
+# CoTTA grew out of TENT, and its small host does too.
+_GROWN_FROM = {"cotta": "tent"}
+
 CATTAN = ["CATTAN.D", "6", "CATTAN.SOURCE_BASIS", "classifier"]
 
 
@@ -38,3 +41,8 @@ def own_logits(
 def host_logits(folder):
     """Return the logits that the host saw."""
     return torch.load(folder / "logits.pt", weights_only=True)
+
+
+def host_layers(name: str) -> list[Path]:
+    """Return the folders that make up a small host, later ones over earlier ones."""
+    return [SMALL_HOSTS / layer for layer in ("common", _GROWN_FROM.get(name), name) if layer]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yacs.config
-from reference import SMALL_HOSTS
 from yacs.config import CfgNode
 
 import tta_cattan
@@ -29,8 +28,9 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize(("script", "name"), SCRIPTS.items())
-def test_each_host_is_recognised(script, name):
-    assert recognise(SMALL_HOSTS / script).name == name
+def test_each_host_is_recognised(host, script, name):
+    folder, _, rest = script.partition("/")
+    assert recognise(host(folder) / rest).name == name
 
 
 def test_unknown_host_is_refused_with_the_known_ones_and_the_recipe(tmp_path):
