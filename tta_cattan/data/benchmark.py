@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset
 
 from tta_cattan.domain import Domain
+from tta_cattan.errors import UserError, nearest
 from tta_cattan.registry import Registry
 
 if TYPE_CHECKING:
@@ -37,6 +39,15 @@ class Benchmark(ABC):
     @abstractmethod
     def check(self) -> None:
         """Raise UserError where data is missing, before any long work starts."""
+
+    def check_corruptions(self, known: Sequence[str], clean: str | None = None) -> None:
+        """Refuse a corruption that is not ``known``, and severity 0 where the clean images are another dataset."""
+        node = self.cfg.CORRUPTION
+        for name in node.TYPE:
+            if name not in known:
+                raise UserError(f"CORRUPTION.TYPE has {name!r}.{nearest(name, known)} Known: {', '.join(known)}")
+        if clean is not None and 0 in node.SEVERITY:
+            raise UserError(f"CORRUPTION.SEVERITY has 0: use CORRUPTION.DATASET {clean} for the clean images")
 
     @abstractmethod
     def target(self, domain: Domain) -> Dataset:

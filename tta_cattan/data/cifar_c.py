@@ -11,7 +11,7 @@ from tta_cattan.data.arrays import first, load_npz, to_tensor
 from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.data.corruptions import COMMON, EXTRA
 from tta_cattan.domain import Domain
-from tta_cattan.errors import UserError, nearest
+from tta_cattan.errors import UserError
 from tta_cattan.upstream.robustbench import import_robustbench
 from tta_cattan.upstream.torchvision import import_torchvision
 
@@ -56,14 +56,7 @@ class _CifarC(_Cifar):
 
     def check(self) -> None:
         """Check that every file that is asked for is there; nothing is downloaded."""
-        known = (*COMMON, *EXTRA)
-        for name in self.cfg.CORRUPTION.TYPE:
-            if name not in known:
-                raise UserError(f"CORRUPTION.TYPE has {name!r}.{nearest(name, known)} Known: {', '.join(known)}")
-        if 0 in self.cfg.CORRUPTION.SEVERITY:
-            raise UserError(
-                f"CORRUPTION.SEVERITY has 0: use CORRUPTION.DATASET {self.family}_clean for the clean images"
-            )
+        self.check_corruptions((*COMMON, *EXTRA), clean=f"{self.family}_clean")
         root = Path(self.cfg.DATA_DIR) / self.folder
         for path in (root / "labels.npy", *(root / f"{name}.npy" for name in self.cfg.CORRUPTION.TYPE)):
             if not path.is_file():

@@ -14,7 +14,6 @@ from tta_cattan.data.arrays import first, to_tensor
 from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.data.corruptions import COMMON, EXTRA, corrupt_batch
 from tta_cattan.domain import Domain
-from tta_cattan.errors import UserError, nearest
 
 N_TRAIN = 1297
 SIZE = 32
@@ -47,10 +46,7 @@ class DigitsC(Benchmark):
 
     def check(self) -> None:
         """Check the names of the corruptions: the data itself ships with scikit-learn."""
-        known = (*COMMON, *EXTRA)
-        for name in self.cfg.CORRUPTION.TYPE:
-            if name not in known:
-                raise UserError(f"CORRUPTION.TYPE has {name!r}.{nearest(name, known)} Known: {', '.join(known)}")
+        self.check_corruptions((*COMMON, *EXTRA))
 
     def target(self, domain: Domain) -> TensorDataset:
         """Return the test digits under one corruption (severity 0: as they are)."""

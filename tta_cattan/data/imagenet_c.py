@@ -12,7 +12,7 @@ from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.data.corruptions import COMMON, EXTRA
 from tta_cattan.data.image_folder import ImageList, find_images, resize_crop_transform, to_tensor_transform
 from tta_cattan.domain import Domain
-from tta_cattan.errors import UserError, nearest
+from tta_cattan.errors import UserError
 from tta_cattan.upstream.robustbench import import_robustbench
 
 N_IDS = 5000  # the images that RobustBench evaluates, by ids that ship with it
@@ -111,13 +111,7 @@ class _ImageNetCorrupted(_ImageNet):
 
     def check(self) -> None:
         """Check the names of the corruptions, then the folders."""
-        for name in self.cfg.CORRUPTION.TYPE:
-            if name not in self.known:
-                raise UserError(
-                    f"CORRUPTION.TYPE has {name!r}.{nearest(name, self.known)} Known: {', '.join(self.known)}"
-                )
-        if 0 in self.cfg.CORRUPTION.SEVERITY:
-            raise UserError("CORRUPTION.SEVERITY has 0: use CORRUPTION.DATASET imagenet_clean for the clean images")
+        self.check_corruptions(self.known, clean="imagenet_clean")
         super().check()
 
     def root(self, domain: Domain) -> Path:

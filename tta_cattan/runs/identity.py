@@ -13,7 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tta_cattan.disk import disk_errors
 from tta_cattan.errors import UserError
 from tta_cattan.files import sha256_text, write_text
 
@@ -96,8 +95,7 @@ def write_run_file(folder: str | os.PathLike[str], description: Mapping[str, Any
     """Write ``description`` to ``run.json`` in ``folder`` atomically and return its path."""
     path = Path(folder) / RUN_FILE
     text = json.dumps(_plain(description, RUN_FILE), indent=2, sort_keys=True, allow_nan=False)
-    with disk_errors("write", path):
-        write_text(path, text + "\n")
+    write_text(path, text + "\n")
     return path
 
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from tta_cattan.disk import disk_errors
 from tta_cattan.domain import Domain
 from tta_cattan.files import write_text
 from tta_cattan.runs.summary import Statistic, Summary
@@ -113,9 +112,7 @@ def write_summary(folder: str | os.PathLike[str], summary: Summary, header_lines
             parts.append(f"## {_TITLES.get(metric, _markdown(metric))}\n\n{to_markdown(summary, metric).rstrip()}")
     markdown = "\n\n".join(part for part in parts if part) + "\n"
     for suffix, text in (("md", markdown), ("csv", to_csv(summary)), ("json", to_json(summary) + "\n")):
-        path = Path(folder) / f"summary.{suffix}"
-        with disk_errors("write", path):
-            write_text(path, text)
+        write_text(Path(folder) / f"summary.{suffix}", text)
 
 
 def _heads(summary: Summary) -> list[str]:
