@@ -15,7 +15,7 @@ FLOORS = [
     {"registry", "progress", "disk"},
     {"files", "upstream"},
     {"losses", "metrics", "subspace", "config"},
-    {"models", "data"},
+    {"models", "data", "published"},
     {"methods"},
     {"protocols", "source"},
     {"runs"},
