@@ -14,7 +14,7 @@ FLOORS = [
     {"errors", "domain"},
     {"registry", "progress", "disk"},
     {"files", "upstream"},
-    {"losses", "metrics", "subspace", "config"},
+    {"losses", "metrics", "paired", "subspace", "config"},
     {"models", "data", "published"},
     {"methods"},
     {"protocols", "source"},

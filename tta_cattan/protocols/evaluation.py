@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tta_cattan.errors import UserError
-from tta_cattan.metrics import calibration_error
+from tta_cattan.metrics import reliability_bins
 
 
 class Evaluation:
@@ -45,6 +45,6 @@ class Evaluation:
         correct = self.prediction == self.label
         return {
             "accuracy": correct.double().mean().item(),
-            "ece": calibration_error(self.confidence, correct),
+            "ece": reliability_bins(self.confidence, correct).calibration_error,
             "n": len(correct),
         }
