@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from torch.utils.data import Dataset
 
+from tta_cattan.data.arrays import random_shift
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError, nearest
 from tta_cattan.registry import Registry
@@ -56,6 +58,10 @@ class Benchmark(ABC):
     def source(self) -> Dataset | None:
         """Return the source training data, or None where the benchmark has none."""
         return None
+
+    def augment(self, inputs: Tensor) -> Tensor:
+        """Return a batch of source inputs changed at random, for training: images shifted, all else as it is."""
+        return random_shift(inputs) if self.images else inputs
 
     def describe_source(self) -> dict[str, Any]:
         """Return what decides the source data's content."""

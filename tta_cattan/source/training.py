@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,16 +54,18 @@ def load_or_train(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
     if path.is_file():
         load_weights(model, path)
     else:
-        logger.info("training %s on %d source images (kept in %s)", cfg.MODEL.ARCH, len(data), path)
+        logger.info("training %s on %d source samples (kept in %s)", cfg.MODEL.ARCH, len(data), path)
         stream = Stream(data, cfg.SOURCE.BATCH_SIZE, cfg.RNG_SEED, device)
-        train_classifier(model, stream, cfg.SOURCE.EPOCHS, cfg.SOURCE.LR)
+        train_classifier(model, stream, cfg.SOURCE.EPOCHS, cfg.SOURCE.LR, benchmark.augment)
         with atomic_path(path) as temporary:
             save_file(model.state_dict(), temporary, metadata={"recipe": json.dumps(recipe, sort_keys=True)})
     return LoadedModel.of(model, str(path))
 
 
-def train_classifier(model: nn.Module, stream: Stream, epochs: int, lr: float) -> None:
-    """Minimise the cross-entropy by SGD with momentum under one cycle of the learning rate, images shifted at random.
+def train_classifier(
+    model: nn.Module, stream: Stream, epochs: int, lr: float, augment: Callable[[Tensor], Tensor]
+) -> None:
+    """Minimise the cross-entropy by SGD with momentum under one cycle of the learning rate, each batch augmented.
 
     Note: a batch of one sample is left out: batch normalisation can learn nothing from it.
     """
@@ -72,17 +75,9 @@ def train_classifier(model: nn.Module, stream: Stream, epochs: int, lr: float) -
     for epoch in progress(range(epochs), epochs, "training the source model"):
         for batch in stream.reordered(epoch + 1):
             if len(batch.inputs) > 1:
-                loss = F.cross_entropy(model(random_shift(batch.inputs)), batch.labels.to(batch.inputs.device))
+                loss = F.cross_entropy(model(augment(batch.inputs)), batch.labels.to(batch.inputs.device))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
             schedule.step()
     model.eval()
-
-
-def random_shift(images: Tensor, most: int = 2) -> Tensor:
-    """Shift a batch of images by the same random number of pixels, at most ``most`` either way, edges repeated."""
-    dy, dx = torch.randint(0, 2 * most + 1, (2,)).tolist()
-    height, width = images.shape[-2:]
-    padded = F.pad(images, [most] * 4, mode="replicate")
-    return padded[..., dy : dy + height, dx : dx + width]
