@@ -19,6 +19,7 @@ FLOORS = [
     {"methods"},
     {"protocols", "source"},
     {"runs"},
+    {"report"},
     {"cli", "host"},
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -1,0 +1,1 @@
+"""A page about finished runs: figures, tables, comparisons."""
