@@ -51,7 +51,7 @@ def test_one_sample(name, statistics, net):
     if name in ADAPTING:
         affine = method.collect_params()[0][0]
         assert not torch.equal(affine, build(name, net).collect_params()[0][0])
-        assert method.skipped_steps == 0
+        assert method.safety.skipped_steps == 0
 
 
 def test_one_sample_without_statistics_gets_those_of_the_source():
@@ -94,7 +94,7 @@ def test_a_step_on_nan_is_skipped_and_counted(name, protocol, statistics, place)
     for step, (indices, x) in enumerate(batches):
         before = snapshot(method) if step else None
         logits = method(x, indices if protocol == "offline" else None)
-        assert method.skipped_steps == (1 if step >= place else 0)
+        assert method.safety.skipped_steps == (1 if step >= place else 0)
         if step == place:
             assert torch.isnan(logits).any()
             if before is not None:

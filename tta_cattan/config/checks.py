@@ -114,6 +114,9 @@ CHECKS: dict[str, Check] = {
     "SOURCE.BATCH_SIZE": at_least(2),
     "SOURCE.PER_CLASS": at_least(0),
     "DATA.IMAGE_SIZE": at_least(16),
+    "SAFETY.ON_COLLAPSE": one_of("report", "reset"),
+    "SAFETY.ON_DIVERGENCE": one_of("report", "reset"),
+    "SAFETY.WINDOW": at_least(1),
     "DEVICE": Check(
         "must be 'auto' or a torch device such as 'cpu', 'cuda' or 'cuda:1'",
         lambda value: re.fullmatch(r"[a-z]+(:[0-9]+)?", value) is not None,

@@ -117,6 +117,11 @@ _C = CfgNode(
             "SOURCE": "",  # source domain of a domain-adaptation benchmark [ours]
             "TARGET": "",  # target domain of a domain-adaptation benchmark [ours]
         },
+        "SAFETY": {
+            "ON_COLLAPSE": "report",  # predictions fall into few classes: 'report' or 'reset' the method [ours]
+            "ON_DIVERGENCE": "report",  # the loss stays far above its level: 'report' or 'reset' the method [ours]
+            "WINDOW": 256,  # predictions in which a collapse is looked for [ours]
+        },
         "CUDNN": {
             "BENCHMARK": True,  # let cuDNN pick the fastest algorithms [TENT]
         },

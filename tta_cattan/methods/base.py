@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from tta_cattan.errors import UserError, chosen
+from tta_cattan.methods.last_batch import LastBatch
 from tta_cattan.methods.optim import OptimizerFactory, adam, optimizer_from_cfg
 from tta_cattan.methods.precision import Precision
+from tta_cattan.methods.safety import Safety
+from tta_cattan.methods.update import backward, update
 from tta_cattan.models.normalization import (
     STATISTICS,
     affine_parameters,
@@ -57,6 +59,7 @@ class AdaptationMethod(nn.Module):
         statistics: str = "batch",
         momentum: float | None = None,
         mixed_precision: bool = False,
+        safety: Safety | None = None,
     ) -> None:
         """Configure ``model``; ``optimizer`` maps parameters to any torch optimiser (default: Adam)."""
         super().__init__()
@@ -67,9 +70,9 @@ class AdaptationMethod(nn.Module):
         self.statistics = chosen("statistics", statistics, STATISTICS)
         self.make_optimizer = optimizer or adam(self.default_lr)
         self.new_batch = True  # False at the second and later updates on one batch, which counts once
-        self._seen: tuple[weakref.ref[Tensor], int] | None = None
+        self.last_batch = LastBatch()
         self.precision = Precision(mixed_precision)
-        self.skipped_steps = 0
+        self.safety = safety or Safety()
         self.model = self.configure_model(model)
         self.statistics_layers = statistics_layers(self.model)
         if statistics == "running" and momentum is not None:
@@ -98,6 +101,7 @@ class AdaptationMethod(nn.Module):
             statistics=cfg.BN.STATISTICS,
             momentum=cfg.BN.MOM,
             mixed_precision=cfg.MIXED_PRECISION,
+            safety=Safety(cfg.SAFETY.ON_COLLAPSE, cfg.SAFETY.ON_DIVERGENCE, cfg.SAFETY.WINDOW),
             **cls.options_from_cfg(cfg, num_classes, source_subspace),
         )
 
@@ -154,34 +158,29 @@ class AdaptationMethod(nn.Module):
         """
         if self.optimizer is None:
             return self.predict(x)
-        self.new_batch = self._is_new(x)
+        self.new_batch = self.last_batch.differs_from(x)
         # In mode "running" the pass moves the statistics before the loss shows whether it should have.
         layers = self.statistics_layers if self.statistics == "running" else []
-        buffers = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
+        moved = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
         logits, loss = self.loss_calculation(x, indices)
-        if torch.isfinite(loss):
-            self.precision.step(loss, self.optimizer)
-        else:
-            for buffer, before in buffers:
+        value = loss.item()
+        fault = backward(loss, value, [buffer for buffer, _ in moved], self.optimizer, self.precision)
+        if fault:
+            for buffer, before in moved:
                 buffer.copy_(before)
-            self.skipped_steps += 1
-            logger.warning("the loss is %s: this update was skipped (%d so far)", loss.item(), self.skipped_steps)
+            restart = self.safety.skip(fault, x)
+        else:
+            lost = not update(self.optimizer, self.precision)
+            restart = self.safety.lost() if lost else self.safety.watch(logits, value)
         self.optimizer.zero_grad()
+        if restart:
+            self.safety.resets += 1
+            self.start_again()
         return logits.detach()
 
     def begin_batch(self) -> None:
         """Say that what comes next is another batch, even if it is the same tensor again."""
-        self._seen = None
-
-    def _is_new(self, x: Tensor) -> bool:
-        """Tell whether this is another batch than the last one.
-
-        Note: hosts loop over the steps themselves, and change a sliding window in place, which the version shows.
-        """
-        version = 0 if x.is_inference() else x._version
-        same = self._seen is not None and self._seen[0]() is x and self._seen[1] == version
-        self._seen = (weakref.ref(x), version)
-        return not same
+        self.last_batch.forget()
 
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits of a batch and the loss to be minimised on it."""
@@ -231,7 +230,12 @@ class AdaptationMethod(nn.Module):
                 state[name].copy_(value)
         self.begin_batch()
         self.forget()
+        self.safety.restart()
         self.restart_optimizer()
+
+    def start_again(self) -> None:
+        """Go back to where adaptation began, with what was learnt from the whole target set beforehand."""
+        self.reset()
 
     def forget(self) -> None:
         """Drop what the method itself has learnt from the target data."""
@@ -242,7 +246,7 @@ class AdaptationMethod(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """Return facts about the adapted state that belong to a result."""
-        return {"skipped_steps": self.skipped_steps}
+        return dict(self.safety.describe())
 
     def fold(self) -> nn.Module:
         """Return a plain copy of the adapted model that does not need this package.
@@ -257,10 +261,6 @@ class AdaptationMethod(nn.Module):
         for param in plain.parameters():
             param.grad = None
         return plain.requires_grad_(False).eval()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the reference to the last batch out of copies and files."""
-        return {**self.__dict__, "_seen": None}
 
     def train(self, mode: bool = True) -> AdaptationMethod:
         """Set the mode of the wrapper only: the model's modes belong to the method."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 CENTERINGS = ("pca", "none", "shift")
+_LARGEST_FEATURES = 1e15
 
 
 @ADAPTATION_REGISTRY.register("cattan")
@@ -129,6 +130,7 @@ class CATTAn(AdaptationMethod):
     def forget(self) -> None:
         """Drop the target subspace: until the next target data the head is the plain source classifier."""
         self.tracker: SubspaceTracker | None = None
+        self.prepared: Subspace | None = None
         # Only a placeholder of Phi: where d is open, one direction is enough until the rule has chosen.
         source = self._source_basis(self.d or 1)
         self.head.align(source, source, enabled=False)
@@ -148,7 +150,16 @@ class CATTAn(AdaptationMethod):
             moments.update(only_head_call(calls, logits, self.classifier).features.float())
         target = subspace_of_moments(moments, self.d or None, center=self.centering != "none")
         d = self.d or self._rule(target.eigenvalues, target.count)
-        self._start_alignment(target.truncate(d))
+        self.prepared = target.truncate(d)
+        self._start_alignment(self.prepared)
+
+    def start_again(self) -> None:
+        """Go back to ``Phi*`` of the target subspace from ``prepare``, or to the source where it is tracked."""
+        prepared = self.prepared
+        self.reset()
+        if prepared is not None:
+            self.prepared = prepared
+            self._start_alignment(prepared)
 
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits and the loss.
@@ -210,8 +221,9 @@ class CATTAn(AdaptationMethod):
             handle.remove()
 
     def _absorb(self, features: Tensor) -> None:
-        # Neither belongs to a subspace: the step on a NaN is skipped, and another shape is refused after the pass.
-        if features.ndim != 2 or not torch.isfinite(features).all():
+        # None of it belongs to a subspace: the step on a NaN is skipped, another shape is refused after the pass, and
+        # squares of larger features would overflow.
+        if features.ndim != 2 or not torch.linalg.vector_norm(features.float()) < _LARGEST_FEATURES:
             return
         with torch.autocast(features.device.type, enabled=False):  # in bfloat16 the basis would not stay orthonormal
             basis = self.tracker.update(features.float())

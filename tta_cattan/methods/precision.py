@@ -17,6 +17,7 @@ class Precision:
     def __init__(self, mixed: bool) -> None:
         self.mixed = mixed
         self.scaler: torch.amp.GradScaler | None = None
+        self.scaling = False
 
     def restart(self) -> None:
         """Forget the loss scale."""
@@ -31,15 +32,27 @@ class Precision:
         dtype = torch.float16 if device.type == "cuda" and _needs_scaling() else torch.bfloat16
         return torch.autocast(device.type, dtype=dtype)
 
-    def step(self, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
-        """Back-propagate and update."""
-        if self.scaler is None or not loss.is_cuda:
+    def backward(self, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        """Back-propagate; the gradients are those of the loss itself, unscaled."""
+        self.scaling = self.scaler is not None and loss.is_cuda
+        if self.scaling:
+            self.scaler.scale(loss).backward()
+            self.scaler.unscale_(optimizer)
+        else:
             loss.backward()
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Update by the gradients."""
+        if self.scaling:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+        else:
             optimizer.step()
-            return
-        self.scaler.scale(loss).backward()
-        self.scaler.step(optimizer)
-        self.scaler.update()
+
+    def skip(self) -> None:
+        """Leave out an update whose gradients are not finite: the scale was too high."""
+        if self.scaling:
+            self.scaler.update()
 
 
 def _needs_scaling() -> bool:

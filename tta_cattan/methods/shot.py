@@ -91,6 +91,12 @@ class Shot(AdaptationMethod):
         self.labels: dict[int, int] = {}
         self.sums: Tensor | None = None
 
+    def start_again(self) -> None:
+        """Go back to the source with the labels of this epoch: they were taken before its updates."""
+        labels = self.labels
+        self.reset()
+        self.labels = labels
+
     @torch.no_grad()
     def start_epoch(self, batches: Batches) -> None:
         """Label every target sample anew."""

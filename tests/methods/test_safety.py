@@ -1,0 +1,226 @@
+"""Adaptation that goes wrong: skipped, found, told, and undone bit for bit."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import pytest
+import torch
+from small_networks import ADAPTING, assert_same_state, build, run, snapshot, target_batches
+
+from tta_cattan import UserError
+from tta_cattan.config import load_cfg
+from tta_cattan.methods import AdaptationMethod, setup_model
+from tta_cattan.methods.safety import Safety, in_range
+
+NOTHING = {"skipped_steps": 0, "collapses": 0, "divergences": 0, "safety_resets": 0}
+each_adapting = pytest.mark.parametrize("name", ADAPTING)
+each_protocol = pytest.mark.parametrize("protocol", ["offline", "online"])
+each_statistics = pytest.mark.parametrize("statistics", ["batch", "source", "running"])
+
+
+def counts(method: AdaptationMethod) -> dict[str, int]:
+    return {key: value for key, value in method.describe().items() if key in NOTHING}
+
+
+def assert_finite(method: AdaptationMethod) -> None:
+    assert all(torch.isfinite(value).all() for value in method.state_dict().values())
+    moments = [v for state in method.optimizer.state.values() for v in state.values() if torch.is_tensor(v)]
+    assert all(torch.isfinite(value).all() for value in moments)
+
+
+def assert_resets(method: AdaptationMethod, start: dict[str, torch.Tensor]) -> None:
+    method.reset()
+    assert_same_state(start, snapshot(method.model))
+    assert not method.optimizer.state
+
+
+@each_adapting
+@each_protocol
+def test_a_run_that_goes_well_raises_no_alarm(name, protocol):
+    method = build(name, lr=1e-3)
+    run(method, protocol, target_batches(320, 32), epochs=4)
+    assert counts(method) == NOTHING
+
+
+@each_adapting
+@each_statistics
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1e30])
+def test_a_gradient_that_is_not_finite_moves_nothing(name, statistics, bad):
+    method = build(name, statistics=statistics)
+    start, (first, second, third) = snapshot(method.model), [x for _, x in target_batches()[:3]]
+    method(first)
+    before = snapshot(method.model)
+    hook = method.collect_params()[0][0].register_hook(lambda grad: torch.full_like(grad, bad))
+    logits = method(second)
+    hook.remove()
+    assert torch.isfinite(logits).all() and counts(method) == {**NOTHING, "skipped_steps": 1}
+    moved = {key for key, value in method.model.state_dict().items() if not torch.equal(value, before[key])}
+    tracked = {"fc.phi", "fc.target_basis", "fc.optimum"} if name == "cattan" else set()  # finite features are absorbed
+    assert moved == tracked
+    method(third)
+    assert counts(method)["skipped_steps"] == 1
+    assert_finite(method)
+    assert_resets(method, start)
+
+
+@each_adapting
+@each_statistics
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf"), 1e30, 1e38])
+def test_a_spoilt_batch_leaves_a_finite_state(name, statistics, bad):
+    method, batches = build(name, statistics=statistics), [x.clone() for _, x in target_batches()]
+    start = snapshot(method.model)
+    batches[1][3] = bad
+    batches[2][:] = bad
+    for x in batches:
+        method(x)
+        assert_finite(method)
+    assert counts(method)["divergences"] == 0, "spoilt data does not speak against the model"
+    assert torch.isfinite(method.predict(batches[-1])).all()
+    assert_resets(method, start)
+
+
+@each_adapting
+def test_parameters_that_leave_the_range_start_anew(name, caplog):
+    method = build(name, optimizer=partial(torch.optim.SGD, lr=1e36))
+    start = snapshot(method.model)
+    with caplog.at_level(logging.WARNING, "tta_cattan"):
+        run(method, "online")
+    found = counts(method)
+    assert found["divergences"] == found["safety_resets"] >= 1
+    assert "the parameters left the finite range" in caplog.text
+    assert_finite(method)
+    assert_resets(method, start)
+
+
+@pytest.mark.parametrize("reaction", ["report", "reset"])
+def test_a_collapse_is_found_and_answered_by_the_key(reaction, caplog):
+    method = build("tent", lr=0.3, safety=Safety(on_collapse=reaction, window=64))
+    start = snapshot(method.model)
+    with caplog.at_level(logging.WARNING, "tta_cattan"):
+        for _, x in target_batches(2000, 32):
+            before = snapshot(method.model)
+            logits = method(x)
+            if method.safety.collapses:
+                break
+    assert "adaptation collapses: the last predictions fall into about 1." in caplog.text
+    assert len(logits.argmax(1).unique()) <= 2
+    assert counts(method) == {**NOTHING, "collapses": 1, "safety_resets": int(reaction == "reset")}
+    assert any(not torch.equal(start[key], before[key]) for key in start)
+    if reaction == "reset":
+        assert_same_state(start, snapshot(method.model))
+    assert_resets(method, start)
+
+
+@pytest.mark.parametrize("reaction", ["report", "reset"])
+def test_a_divergence_is_found_and_answered_by_the_key(reaction, caplog):
+    safety = Safety(on_divergence=reaction)
+    # Gradient descent on ||W_t Phi - W_s||^2 diverges beyond a rate of 1.
+    method = build("cattan", optimizer=partial(torch.optim.SGD, lr=1.05), safety=safety)
+    start = snapshot(method.model)
+    with caplog.at_level(logging.WARNING, "tta_cattan"):
+        for _, x in target_batches(3200, 8):
+            method(x)
+            if safety.divergences:
+                break
+    assert counts(method) == {**NOTHING, "divergences": 1, "safety_resets": int(reaction == "reset")}
+    assert "adaptation diverges: a loss of " in caplog.text
+    if reaction == "reset":
+        assert_same_state(start, snapshot(method.model))
+    assert_resets(method, start)
+
+
+def test_a_model_that_gives_no_finite_update_any_more_has_diverged():
+    method = build("tent", safety=Safety(on_divergence="reset"))
+    start, batches = snapshot(method.model), target_batches(80, 8)
+    with torch.no_grad():
+        method.model.norm1.weight.fill_(float("inf"))  # as from a damaged state that was loaded
+    for _, x in batches[:4]:
+        method(x)
+    assert counts(method) == {**NOTHING, "skipped_steps": 4}
+    method(batches[4][1])
+    assert counts(method) == {"skipped_steps": 5, "collapses": 0, "divergences": 1, "safety_resets": 1}
+    assert_same_state(start, snapshot(method.model))
+
+
+def test_starting_again_keeps_what_the_whole_target_set_has_taught():
+    batches = target_batches()
+    cattan, shot = build("cattan"), build("shot")
+    for method in (cattan, shot):
+        run(method, "offline", batches)
+        method.start_again()
+    fresh = build("cattan")
+    fresh.reset()
+    fresh.prepare(batches)
+    # The features of prepare were those of the source model, so that the start is the same.
+    assert_same_state(snapshot(fresh.model), snapshot(cattan.model))
+    assert len(shot.labels) == 40
+    cattan.reset()
+    cattan.start_again()
+    assert not cattan.head.enabled, "reset forgets it"
+
+
+def test_the_loss_may_rise_a_little_or_once():
+    safety, logits = Safety(on_divergence="reset"), torch.eye(4)
+    assert not any(safety.watch(logits, 0.2 + 0.01 * step) for step in range(200))
+    assert not safety.watch(logits, 1e6)
+    assert not safety.watch(logits, 2.0)
+    assert [safety.watch(logits, 1e6) for _ in range(6)] == [False] * 4 + [True, False]
+    assert safety.divergences == 1
+
+
+def test_a_stream_of_one_class_from_the_start_is_no_collapse():
+    safety, logits = Safety(on_collapse="reset", window=8), torch.eye(4)[:1]
+    assert not any(safety.watch(logits, 0.0) for _ in range(100))
+    assert safety.collapses == 0
+
+
+def test_a_collapse_counts_once_until_it_is_over():
+    safety, mixed, single = Safety(window=4), torch.eye(4), torch.eye(4)[:1].expand(4, -1)
+    for logits in (mixed, single, single, mixed, mixed, single):
+        safety.watch(logits, 0.0)
+    assert safety.collapses == 2
+
+
+def test_a_spoilt_stream_does_not_flood_the_log(caplog):
+    safety = Safety()
+    with caplog.at_level(logging.WARNING, "tta_cattan"):
+        for _ in range(100):
+            safety.skip("loss", torch.tensor([float("nan")]))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 7 and lines[-1] == "the batch is not finite: this update was skipped (64 so far)"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "expected"),
+    [
+        ([torch.ones(3), torch.zeros(2, 2)], True),
+        ([torch.ones(3), torch.tensor([float("nan")])], False),
+        ([torch.tensor([float("inf"), -float("inf")])], False),
+        ([torch.tensor([1e20])], False),
+        ([torch.full((10,), 6e4, dtype=torch.float16)], True),
+        ([torch.tensor(1.0, dtype=torch.float64), torch.ones(1)], True),
+    ],
+)
+def test_in_range(tensors, expected):
+    assert in_range(tensors) is expected
+
+
+def test_the_keys_reach_the_method():
+    cfg = load_cfg(None, ["MODEL.ADAPTATION", "tent", "SAFETY.ON_COLLAPSE", "reset", "SAFETY.WINDOW", 99])
+    safety = setup_model(torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2)), cfg).safety
+    assert (safety.on_collapse, safety.on_divergence, safety.window) == ("reset", "report", 99)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"on_collapse": "rest"}, "on_collapse = 'rest': must be one of report, reset. Did you mean 'reset'?"),
+        ({"window": 0}, "window = 0"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    with pytest.raises(UserError) as error:
+        Safety(**options)
+    assert words in str(error.value)
