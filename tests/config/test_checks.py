@@ -31,7 +31,15 @@ RANGES = [
     *((key, [0], [-1], "must be >= 0") for key in ("CATTAN.D", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS")),
     *(
         (key, [1, 10**6], [0, -1], "must be >= 1")
-        for key in ("OPTIM.STEPS", "TEST.BATCH_SIZE", "TEST.EPOCHS", "SHOT.ROUNDS", "IP.WIDTH", "IP.DEPTH")
+        for key in (
+            "OPTIM.STEPS",
+            "TEST.BATCH_SIZE",
+            "TEST.EPOCHS",
+            "SHOT.ROUNDS",
+            "IP.WIDTH",
+            "IP.DEPTH",
+            "SAFETY.WINDOW",
+        )
     ),
     ("SOURCE.EPOCHS", [1], [0], "must be >= 1"),
     ("SOURCE.BATCH_SIZE", [2], [1], "must be >= 2"),
@@ -63,6 +71,8 @@ CHOICES = {
     "CATTAN.CONFIDENCE": ["hlr", "slr", "entropy"],
     "TENT_PLUS.CLASS_BALANCE": ["bce", "entropy"],
     "IP.CONFIDENCE": ["hlr", "slr"],
+    "SAFETY.ON_COLLAPSE": ["report", "reset"],
+    "SAFETY.ON_DIVERGENCE": ["report", "reset"],
 }
 NOT_EMPTY = [
     "MODEL.ARCH",
