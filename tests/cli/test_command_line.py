@@ -44,7 +44,7 @@ def test_list_names_everything(capsys):
     [
         (["--methods", "source,tnet"], ["unknown adaptation method 'tnet'", "Did you mean 'tent'?"]),
         (["--methods", "tent,,norm"], ["names separated by commas"]),
-        (["--methods", "tent,TENT"], ["named twice"]),
+        (["--methods", "tent,TENT"], ["asked for twice"]),
         (["--cfg", "cfgs/digits_c/catan.yaml"], ["catan.yaml", "cfgs/digits_c/cattan.yaml"]),
         (["CORRUPTION.DATASET", "digit_c"], ["unknown dataset 'digit_c'", "Did you mean 'digits_c'?"]),
         (["MODEL.ARCH", "small_resnt"], ["MODEL.ARCH = 'small_resnt'", "Did you mean 'small_resnet'?"]),

@@ -15,7 +15,7 @@ from digits_runs import compare, main_in_process, overrides, read_cells, run_fol
 
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
-from tta_cattan.runs import runner
+from tta_cattan.runs import cell as cell_module
 from tta_cattan.runs.store import ResultsStore
 
 STAMP = r"\[\d\d/\d\d/\d\d \d\d:\d\d:\d\d\] \[\w+\.py: +\d+\]: "
@@ -25,13 +25,13 @@ STAMP = r"\[\d\d/\d\d/\d\d \d\d:\d\d:\d\d\] \[\w+\.py: +\d+\]: "
 def computed(monkeypatch) -> list[tuple[str, str, int]]:
     """Return the list to which every cell that is really computed is added."""
     cells = []
-    compute = runner.run_cell
+    compute = cell_module.run_cell
 
     def watched(job, cell, setting):
         cells.append((cell.method, cell.domain, cell.seed))
         return compute(job, cell, setting)
 
-    monkeypatch.setattr(runner, "run_cell", watched)
+    monkeypatch.setattr(cell_module, "run_cell", watched)
     return cells
 
 

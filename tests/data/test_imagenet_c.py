@@ -169,7 +169,7 @@ def test_the_harness_runs_on_it_and_says_one_line_about_a_damaged_image(data_dir
         torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
         torch.nn.Linear(8, 1000),
     )  # fmt: skip
-    monkeypatch.setattr("tta_cattan.runs.runner.source_model", lambda *_: LoadedModel.of(net, "the test"))
+    monkeypatch.setattr("tta_cattan.runs.setting.source_model", lambda *_: LoadedModel.of(net, "the test"))
     arguments = ["--cfg", "cfgs/imagenet_c/tent.yaml", "MODEL.ARCH", "resnet50_v1", "DATA_DIR", str(data_dir)]
     arguments += ["CORRUPTION.TYPE", "fog", "CORRUPTION.NUM_EX", str(N), "SEEDS", "0", "TEST.EPOCHS", "1", "DEVICE"]
     arguments += ["cpu", "TEST.NUM_WORKERS", "2", "SAVE_DIR", str(tmp_path / "save")]

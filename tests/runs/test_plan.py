@@ -9,7 +9,7 @@ from tta_cattan.config.tree import leaves
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
 from tta_cattan.runs import plan
-from tta_cattan.runs.plan import Job, cell_fingerprint, method_configs, plan_cells, seeds
+from tta_cattan.runs.plan import Job, cell_fingerprint, plan_cells, plan_rows, seeds
 
 # What a result of TENT does not depend on: where things lie, which cells are asked for, and other methods' settings.
 ELSEWHERE = {
@@ -34,6 +34,10 @@ def changed(cfg, key: str):
     else:
         node[name] = value + "x" if isinstance(value, str) else value[:-1] or [7]
     return other
+
+
+def configs_of(*args):
+    return [row.cfg for row in plan_rows(*args)]
 
 
 def stamp(cfg, model: str = "m", subspace: str | None = "s", data: dict | None = None) -> str:
@@ -69,7 +73,7 @@ def test_model_subspace_data_method_and_version_are_in_it(monkeypatch):
 
 def test_cells_go_by_method_then_domain_then_seed():
     cfg = load_cfg(None, ["SEEDS", "3,1", "MODEL.ADAPTATION", "TENT"])
-    cells = plan_cells([Job(cfg, "f"), Job(get_defaults(), "g")], [Domain("fog", 5), Domain("snow", 5)])
+    cells = plan_cells([Job(cfg, (), "f"), Job(get_defaults(), (), "g")], [[Domain("fog", 5), Domain("snow", 5)]] * 2)
     assert [(job.fingerprint, cell.method, cell.domain, cell.severity, cell.seed) for job, cell in cells] == [
         ("f", "tent", "fog", 5, 3), ("f", "tent", "fog", 5, 1),
         ("f", "tent", "snow", 5, 3), ("f", "tent", "snow", 5, 1),
@@ -82,15 +86,15 @@ def test_each_method_has_its_own_file_and_the_overrides(tmp_path):
     (tmp_path / "cattan.yaml").write_text("MODEL: {ADAPTATION: cattan}\nOPTIM: {LR: 0.5}\n")
     (tmp_path / "tent.yaml").write_text("MODEL: {ADAPTATION: tent}\nOPTIM: {LR: 0.25}\n")
     given = tmp_path / "cattan.yaml"
-    configs = method_configs(given, ["TEST.EPOCHS", "9"], ["TENT", "cattan", "norm"])
+    configs = configs_of(given, ["TEST.EPOCHS", "9"], ["TENT", "cattan", "norm"])
     assert [(c.MODEL.ADAPTATION, c.OPTIM.LR, c.TEST.EPOCHS) for c in configs] == [
         ("tent", 0.25, 9), ("cattan", 0.5, 9), ("norm", 0.5, 9),
     ]  # fmt: skip
-    assert [c.OPTIM.LR for c in method_configs(given, ["OPTIM.LR", "1"], ["tent", "norm"])] == [1.0, 1.0]
-    assert [c.MODEL.ADAPTATION for c in method_configs(given, [], [])] == ["cattan"]
-    assert [c.MODEL.ADAPTATION for c in method_configs(None, ["MODEL.ADAPTATION", "shot"], [])] == ["shot"]
+    assert [c.OPTIM.LR for c in configs_of(given, ["OPTIM.LR", "1"], ["tent", "norm"])] == [1.0, 1.0]
+    assert [c.MODEL.ADAPTATION for c in configs_of(given, [], [])] == ["cattan"]
+    assert [c.MODEL.ADAPTATION for c in configs_of(None, ["MODEL.ADAPTATION", "shot"], [])] == ["shot"]
     (tmp_path / "variant.yaml").write_text("MODEL: {ADAPTATION: tent}\nOPTIM: {LR: 0.125}\n")
-    assert [c.OPTIM.LR for c in method_configs(tmp_path / "variant.yaml", [], [])] == [0.125], "not tent.yaml's"
+    assert [c.OPTIM.LR for c in configs_of(tmp_path / "variant.yaml", [], [])] == [0.125], "not tent.yaml's"
     for methods in (["tent", "Tent"], ["tent", "tnet"]):
-        with pytest.raises(UserError, match=r"named twice|Did you mean 'tent'"):
-            method_configs(given, [], methods)
+        with pytest.raises(UserError, match=r"asked for twice|Did you mean 'tent'"):
+            configs_of(given, [], methods)

@@ -16,13 +16,20 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the harness's arguments."""
     result = argparse.ArgumentParser(
         prog="tta-cattan",
-        usage="%(prog)s [--cfg FILE] [--methods A,B,C] [--list] [--dry-run] [KEY VALUE ...]",
+        usage="%(prog)s [--cfg FILE] [--methods A,B,C] [--sweep KEY=A,B,C] [--list] [--dry-run] [KEY VALUE ...]",
         description="Compare test-time adaptation methods. Without arguments: all seven on the embedded digits.",
         epilog="Other commands: tta-cattan COMMAND --help",
     )
     result.add_argument("--cfg", metavar="FILE", help="config file, e.g. cfgs/imagenet_c/cattan.yaml")
     result.add_argument(
         "--methods", metavar="A,B,C", help="compare several methods; each uses its own file beside FILE"
+    )
+    result.add_argument(
+        "--sweep",
+        metavar="KEY=A,B,C",
+        action="append",
+        default=[],
+        help="a row per setting of a key, e.g. CATTAN.D=64,256; given again: every combination",
     )
     result.add_argument("--list", action="store_true", help="list methods, datasets and models, and stop")
     result.add_argument("--dry-run", action="store_true", help="check everything, compute nothing")
@@ -36,8 +43,9 @@ def main(argv: Sequence[str]) -> int:
         return _list()
     from tta_cattan.config import find_config
     from tta_cattan.runs.log import setup_logging
-    from tta_cattan.runs.plan import method_configs
+    from tta_cattan.runs.plan import plan_rows
     from tta_cattan.runs.runner import run
+    from tta_cattan.runs.sweep import parse_sweeps
     from tta_cattan.runs.tables import to_text
 
     methods = args.methods.split(",") if args.methods else []
@@ -46,8 +54,9 @@ def main(argv: Sequence[str]) -> int:
     if args.cfg is None and not args.methods:
         methods = list(ALL_METHODS)
     setup_logging()
-    configs = method_configs(find_config(args.cfg or DEFAULT_CFG), overrides, methods)
-    outcome = run(configs, args.dry_run)
+    sweeps = parse_sweeps(args.sweep, overrides)
+    rows = plan_rows(find_config(args.cfg or DEFAULT_CFG), overrides, methods, sweeps)
+    outcome = run(rows, args.dry_run)
     if outcome is not None:
         summary, folder = outcome
         print(to_text(summary))
