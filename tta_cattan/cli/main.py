@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from tta_cattan.errors import UserError
+from tta_cattan.interrupt import interruptible
 
 # Sub-command -> module with `main(argv) -> int`; imported when it is called.
 COMMANDS: dict[str, str] = {
@@ -24,14 +25,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = _HARNESS
     if argv and argv[0] in COMMANDS:
         name = COMMANDS[argv.pop(0)]
-    try:
-        return importlib.import_module(name).main(argv)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted: what is finished is kept; the same command goes on from here", file=sys.stderr)
-        return 130
+    with interruptible() as pressed:
+        try:
+            return importlib.import_module(name).main(argv)
+        except KeyboardInterrupt:
+            pass
+        except Exception as error:
+            # What breaks after Ctrl-C breaks of it: an import half done, a worker process that got the signal too.
+            if not pressed.is_set():
+                if not isinstance(error, (UserError, OSError)):
+                    raise
+                print(f"error: {error}", file=sys.stderr)
+                return 2
+    print("interrupted: what is finished is kept; the same command goes on from here", file=sys.stderr)
+    return 130
 
 
 if __name__ == "__main__":
