@@ -17,6 +17,7 @@ FLOORS = [
     {"losses", "metrics", "paired", "subspace", "config"},
     {"models", "data", "published"},
     {"methods"},
+    {"recovery"},
     {"protocols", "source"},
     {"runs"},
     {"report"},

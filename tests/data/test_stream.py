@@ -96,3 +96,18 @@ def test_per_class_is_balanced_seeded_and_keeps_the_order():
     assert [listed[i][0][0].item() for i in range(len(listed))] == rows, "files and arrays are chosen alike"
     assert any(per_class(data, 2, seed).tensors[0][:, 0].tolist() != rows for seed in (1, 2, 3))
     assert per_class(data, 0, 0) is data and len(per_class(data, 100, 0)) == 30
+
+
+@pytest.mark.parametrize("data", [in_memory(), Rows()], ids=["in memory", "loaded"])
+def test_some_samples_alone_keep_their_order_and_their_places(data):
+    whole, chosen = Stream(data, 4, 3, CPU), torch.tensor([12, 1, 5, 6, 9, 2])
+    part = whole.restricted(chosen)
+    order = [index for indices, _, _ in contents(whole) for index in indices if index in chosen.tolist()]
+    assert [index for indices, _, _ in contents(part) for index in indices] == order
+    assert [len(indices) for indices, _, _ in contents(part)] == [4, 2] and len(part) == 2
+    for indices, inputs, labels in contents(part):
+        assert inputs == indices and labels == [index % 3 for index in indices]
+    again = [index for indices, _, _ in contents(part.reordered(1)) for index in indices]
+    assert again != order and sorted(again) == sorted(order)
+    with pytest.raises(UserError, match="empty"):
+        whole.restricted(torch.tensor([], dtype=torch.long))

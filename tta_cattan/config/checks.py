@@ -83,8 +83,9 @@ CHECKS: dict[str, Check] = {
     "OPTIM.DAMPENING": at_least(0),
     "OPTIM.WD": at_least(0),
     "TEST.BATCH_SIZE": at_least(1),
-    "TEST.PROTOCOL": one_of("online", "offline"),
+    "TEST.PROTOCOL": one_of("online", "offline", "recovery"),
     "TEST.EPOCHS": at_least(1),
+    "TEST.ADAPT_EX": Check("must be >= 2, or -1 for all", lambda value: value >= 2 or value == -1),
     "TEST.ORDER": one_of("seeded", "file"),
     "TEST.NUM_WORKERS": at_least(0),
     "CATTAN.D": at_least(0),
@@ -117,6 +118,10 @@ CHECKS: dict[str, Check] = {
     "SAFETY.ON_COLLAPSE": one_of("report", "reset"),
     "SAFETY.ON_DIVERGENCE": one_of("report", "reset"),
     "SAFETY.WINDOW": at_least(1),
+    "RECOVERY.K": at_least(2),
+    "RECOVERY.TAU": within(0, 1),
+    "RECOVERY.FRACTION": within(0, 1, "(]"),
+    "RECOVERY.FALLBACK": one_of("bypass", "source"),
     "DEVICE": Check(
         "must be 'auto' or a torch device such as 'cpu', 'cuda' or 'cuda:1'",
         lambda value: re.fullmatch(r"[a-z]+(:[0-9]+)?", value) is not None,
@@ -151,7 +156,7 @@ def check_cfg(cfg: Mapping[str, Any]) -> None:
         if key in defaults:
             check_value(key, coerce(key, value, defaults[key], Source.PYTHON), CHECKS.get(key))
     _check_nesterov(cfg.get("OPTIM", {}))
-    if cfg.get("MODEL", {}).get("EPISODIC") is True and cfg.get("TEST", {}).get("PROTOCOL") == "offline":
+    if cfg.get("MODEL", {}).get("EPISODIC") is True and cfg.get("TEST", {}).get("PROTOCOL") in ("offline", "recovery"):
         raise UserError(
             "MODEL.EPISODIC = True: the offline protocol learns over epochs, and an episodic method forgets after "
             "every batch; set TEST.PROTOCOL online or MODEL.EPISODIC False"

@@ -59,8 +59,13 @@ _C = CfgNode(
         },
         "TEST": {
             "BATCH_SIZE": 128,  # images per batch, for adaptation and evaluation [TENT]
-            "PROTOCOL": "online",  # 'online' = TENT's one pass; 'offline' = the paper's epochs, then evaluation [ours]
+            # 'online' = TENT's one pass; 'offline' = the paper's epochs, then evaluation; 'recovery' = RECOVERY.K times
+            # offline, then a mix of source and target samples [ours]
+            "PROTOCOL": "online",
             "EPOCHS": 5,  # epochs of the offline protocol [ours; paper]
+            # samples of the target set that the offline protocol adapts to, chosen by the seed; -1 = all. It evaluates
+            # on all of them in any case [ours]
+            "ADAPT_EX": -1,
             # 'seeded' = shuffled by the seed (class-sorted streams spoil batch statistics); 'file' = the data set's own
             # order, which is TENT's [ours]
             "ORDER": "seeded",
@@ -121,6 +126,14 @@ _C = CfgNode(
             "ON_COLLAPSE": "report",  # predictions fall into few classes: 'report' or 'reset' the method [ours]
             "ON_DIVERGENCE": "report",  # the loss stays far above its level: 'report' or 'reset' the method [ours]
             "WINDOW": 256,  # predictions in which a collapse is looked for [ours]
+        },
+        "RECOVERY": {
+            "K": 3,  # hypotheses that are adapted, protocol 'recovery' [ours; paper]
+            "TAU": 0.75,  # a sample with less agreement than this is taken as source data [ours; paper]
+            "FRACTION": 2 / 3,  # least confident target samples that the next hypothesis begins with [ours; paper]
+            # what such a sample gets: 'bypass' = the adapted model without alignment (paper); 'source' = the untouched
+            # source model, with its own statistics [ours]
+            "FALLBACK": "bypass",
         },
         "CUDNN": {
             "BENCHMARK": True,  # let cuDNN pick the fastest algorithms [TENT]

@@ -36,14 +36,15 @@ class Stream:
     workers: int = 0
     order: int = 0
     kept: tuple[int, ...] | None = None
+    among: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not len(self.dataset):
+        if not self._count():
             raise UserError("the data set is empty: there is nothing to predict or to adapt to")
 
     def __len__(self) -> int:
         """Return the number of batches."""
-        return -(-len(self.dataset) // self.batch_size) if self.kept is None else len(self.kept)
+        return -(-self._count() // self.batch_size) if self.kept is None else len(self.kept)
 
     def __iter__(self) -> Iterator[Batch]:
         chunks = self._permutation().split(self.batch_size)
@@ -60,11 +61,20 @@ class Stream:
         """Return the batches at ``positions`` alone, as one of several processes sees them."""
         return replace(self, kept=tuple(positions))
 
+    def restricted(self, samples: Tensor) -> Stream:
+        """Return the batches of some samples alone, in the order they had; each keeps its place in the data set."""
+        return replace(self, among=tuple(samples.tolist()))
+
+    def _count(self) -> int:
+        return len(self.dataset) if self.among is None else len(self.among)
+
     def _permutation(self) -> Tensor:
-        if self.seed is None and self.order == 0:
-            return torch.arange(len(self.dataset))
-        generator = torch.Generator().manual_seed((self.seed or 0) * 1_000_003 + self.order)
-        return torch.randperm(len(self.dataset), generator=generator)
+        """Return the samples' places in the data set, in the order of this stream."""
+        places = torch.arange(len(self.dataset))
+        if self.seed is not None or self.order > 0:
+            generator = torch.Generator().manual_seed((self.seed or 0) * 1_000_003 + self.order)
+            places = torch.randperm(len(self.dataset), generator=generator)
+        return places if self.among is None else places[torch.isin(places, torch.tensor(self.among))]
 
     def _load(self, chunks: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (inputs, labels) per chunk of indices."""

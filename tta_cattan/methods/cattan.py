@@ -178,6 +178,15 @@ class CATTAn(AdaptationMethod):
         loss = self.lambda_lr * self.confidence(logits) + self.lambda_cb * self.class_balance(logits)
         return loss + self.lambda_align * self.head.cost(self.align_reduction)
 
+    @torch.no_grad()
+    def predict_bypassed(self, x: Tensor) -> Tensor:
+        """Return the logits of a batch without the alignment; the adapted normalisation stays."""
+        enabled, self.head.enabled = self.head.enabled, False
+        try:
+            return self.predict(x)
+        finally:
+            self.head.enabled = enabled
+
     def describe(self) -> dict[str, Any]:
         """Add the dimensions of the alignment and the origin of the source basis."""
         d_target, d_source = self.head.optimum.shape

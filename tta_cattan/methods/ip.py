@@ -87,6 +87,14 @@ class IP(AdaptationMethod):
         self.mean = mean.detach()
         return divergence_from_uniform(mean) + self.lambda_lr * self.confidence(logits)
 
+    def predict_bypassed(self, x: Tensor) -> Tensor:
+        """Return the logits of a batch without the input transformation; the adapted normalisation stays."""
+        transform, self.model.transform = self.model.transform, nn.Identity()
+        try:
+            return self.predict(x)
+        finally:
+            self.model.transform = transform
+
     def fold(self) -> nn.Module:
         """Refuse: the transformation stands before the source architecture and cannot be folded into it."""
         raise UserError("IP adapts an input transformation that no source architecture has: it cannot be folded")

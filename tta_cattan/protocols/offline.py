@@ -11,23 +11,51 @@ from tta_cattan.protocols.evaluation import Evaluation
 
 
 def run_offline(
-    method: AdaptationMethod, stream: Stream, epochs: int = 5, on_batch: Callable[[], None] = lambda: None
+    method: AdaptationMethod,
+    stream: Stream,
+    epochs: int = 5,
+    on_batch: Callable[[], None] = lambda: None,
+    adapt_to: Stream | None = None,
 ) -> Evaluation:
     """Reset, learn from one pass, adapt for ``epochs`` passes in new orders each, then predict without updates.
 
+    ``adapt_to`` is the part of ``stream`` that is learnt from (all); all of it is predicted.
+
     Note: the last epoch is reported, never the best: choosing one would need labels.
     """
-    if method.episodic:
-        raise UserError("an episodic method forgets after every batch: it cannot learn over epochs; use run_online")
-    method.reset()
-    method.prepare(Unlabelled(stream, on_batch))
-    for epoch in range(epochs if method.optimizer is not None else 0):
-        method.start_epoch(Unlabelled(stream, on_batch))
-        for batch in stream.reordered(epoch + 1):
-            method(batch.inputs, batch.indices)
-            on_batch()
+    adapt_offline(method, stream if adapt_to is None else adapt_to, epochs, on_batch)
     evaluation = Evaluation()
     for batch in stream:
         evaluation.add(batch.indices, method.predict(batch.inputs), batch.labels)
         on_batch()
     return evaluation
+
+
+def adapt_offline(
+    method: AdaptationMethod,
+    stream: Stream,
+    epochs: int = 5,
+    on_batch: Callable[[], None] = lambda: None,
+    beforehand: Stream | None = None,
+) -> None:
+    """Reset, learn from one pass, adapt for ``epochs`` passes; ``beforehand`` is what the first pass sees (all).
+
+    Note: a method that learns nothing in that pass is updated on ``beforehand`` once instead, so that it leaves its
+    mark on every method.
+    """
+    if method.episodic:
+        raise UserError("an episodic method forgets after every batch: it cannot learn over epochs; use run_online")
+    method.reset()
+    method.prepare(Unlabelled(stream if beforehand is None else beforehand, on_batch))
+    if beforehand is not None and type(method).prepare is AdaptationMethod.prepare:
+        method.start_epoch(Unlabelled(stream, on_batch))
+        _update(method, beforehand, on_batch)
+    for epoch in range(epochs if method.optimizer is not None else 0):
+        method.start_epoch(Unlabelled(stream, on_batch))
+        _update(method, stream.reordered(epoch + 1), on_batch)
+
+
+def _update(method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None]) -> None:
+    for batch in stream:
+        method(batch.inputs, batch.indices)
+        on_batch()

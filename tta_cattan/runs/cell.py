@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from tta_cattan.data import Stream
-from tta_cattan.methods import setup_model
+from tta_cattan.methods import AdaptationMethod, setup_model
 from tta_cattan.progress import progress
-from tta_cattan.protocols import Evaluation, run_offline, run_online
+from tta_cattan.protocols import run_offline, run_online
 from tta_cattan.runs.plan import Job
+from tta_cattan.runs.recovery import recovery_cell
 from tta_cattan.runs.setting import Setting
 from tta_cattan.runs.store import Cell, Record
 
@@ -21,19 +22,38 @@ def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
     """Compute one cell: it depends on nothing but its config, its seed and the setting."""
     cfg = job.cfg
     started = time.perf_counter()
-    torch.manual_seed(cell.seed)
-    method = setup_model(copy.deepcopy(setting.loaded.model), cfg, setting.benchmark.num_classes, setting.subspace)
+
+    def make() -> AdaptationMethod:
+        torch.manual_seed(cell.seed)
+        model = copy.deepcopy(setting.loaded.model)
+        return setup_model(model, cfg, setting.benchmark.num_classes, setting.subspace)
+
     dataset = setting.benchmark.target(cell.target)
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
     with progress(None, None, f"{cell.method} {cell.label} seed {cell.seed}") as bar:
-        if cfg.TEST.PROTOCOL == "offline":
-            evaluation: Evaluation = run_offline(method, stream, cfg.TEST.EPOCHS, bar.update)
+        if cfg.TEST.PROTOCOL == "recovery":
+            source = copy.deepcopy(setting.loaded.model)
+            metrics, info = recovery_cell(make, source, setting.benchmark, stream, cfg, cell.seed, bar.update)
         else:
-            evaluation = run_online(method, stream, bar.update)
-    metrics = {**evaluation.metrics(), "seconds": time.perf_counter() - started}
+            method = make()
+            if cfg.TEST.PROTOCOL == "offline":
+                part = _adapted_part(stream, cfg.TEST.ADAPT_EX, cell.seed)
+                evaluation = run_offline(method, stream, cfg.TEST.EPOCHS, bar.update, part)
+            else:
+                evaluation = run_online(method, stream, bar.update)
+            metrics, info = evaluation.metrics(), method.describe()
     sweep = {"sweep": dict(job.changes)} if job.changes else {}
-    return Record(cell, job.fingerprint, metrics, {**method.describe(), **sweep})
+    metrics = {**metrics, "seconds": time.perf_counter() - started}
+    return Record(cell, job.fingerprint, metrics, {**info, **sweep})
+
+
+def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:
+    """Return ``n`` samples of the stream (-1: all), chosen by the seed."""
+    if n < 0:
+        return stream
+    order = torch.randperm(len(stream.dataset), generator=torch.Generator().manual_seed(seed))
+    return stream.restricted(order[:n])
 
 
 def one_by_one(cells: Sequence[tuple[Job, Cell]], settings: Mapping[str, Setting]) -> Iterator[Record]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _IRRELEVANT = (
     "BN.EPS", "CKPT_DIR", "CUDNN", "DATA_DIR", "DESC", "DEVICE", "LOG_DEST", "LOG_TIME", "RNG_SEED", "SAVE_DIR",
     "SEEDS", "SOURCE", "CORRUPTION.SEVERITY", "CORRUPTION.TYPE", "MODEL.CKPT_PATH", "TEST.NUM_WORKERS",
-    "CATTAN.SOURCE_BASIS",
+    "CATTAN.SOURCE_BASIS", "RECOVERY.TAU", "RECOVERY.FALLBACK",
 )  # fmt: skip
 
 
@@ -111,7 +111,8 @@ def cell_fingerprint(
     Note: the keys of other methods are left out, so that changing one method repeats no cell of another.
     """
     config = to_dict(cfg)
-    for key in (*_IRRELEVANT, *method_nodes(cfg.MODEL.ADAPTATION)):
+    protocol = [] if cfg.TEST.PROTOCOL == "recovery" else ["RECOVERY"]
+    for key in (*_IRRELEVANT, *method_nodes(cfg.MODEL.ADAPTATION), *protocol):
         node, _, leaf = key.rpartition(".")
         (config.get(node, {}) if node else config).pop(leaf, None)
     return fingerprint(
