@@ -68,6 +68,8 @@ _SEED = within(0, _MAX_SEED)
 CHECKS: dict[str, Check] = {
     "MODEL.ARCH": NOT_EMPTY,
     "MODEL.ADAPTATION": NOT_EMPTY,  # the registry of methods knows the names
+    "MODEL.IN_FEATURES": at_least(1),
+    "MODEL.WIDTH": at_least(1),
     "CORRUPTION.DATASET": NOT_EMPTY,
     "CORRUPTION.TYPE": distinct(NOT_EMPTY),
     "CORRUPTION.SEVERITY": distinct(within(0, 5)),
@@ -115,6 +117,7 @@ CHECKS: dict[str, Check] = {
     "SOURCE.BATCH_SIZE": at_least(2),
     "SOURCE.PER_CLASS": at_least(0),
     "DATA.IMAGE_SIZE": at_least(16),
+    "DATA.SCALING": one_of("none", "l1", "l1_zscore"),
     "SAFETY.ON_COLLAPSE": one_of("report", "reset"),
     "SAFETY.ON_DIVERGENCE": one_of("report", "reset"),
     "SAFETY.WINDOW": at_least(1),

@@ -32,6 +32,8 @@ _C = CfgNode(
             "EPISODIC": False,  # reset the model before each batch [TENT]
             "CKPT_PATH": "",  # local checkpoint; '' = the one that belongs to ARCH [ours]
             "CLASSIFIER": "",  # dotted name of the final linear layer; '' = found [ours]
+            "IN_FEATURES": 768,  # length of the feature vectors that 'feature_mlp' takes; 768 = ViT-B's [ours]
+            "WIDTH": 512,  # width of the layer with batch normalisation in 'feature_mlp' [ours]
         },
         "CORRUPTION": {
             "DATASET": "cifar10",  # benchmark, by its registered name [TENT]
@@ -121,6 +123,9 @@ _C = CfgNode(
             "IMAGE_SIZE": 224,  # side of clean images after resizing (to 256/224 of it) and cropping [ours]
             "SOURCE": "",  # source domain of a domain-adaptation benchmark [ours]
             "TARGET": "",  # target domain of a domain-adaptation benchmark [ours]
+            # of office_caltech10's histograms: 'none'; 'l1' = divided by their sum; 'l1_zscore' = then each column to
+            # mean 0 and variance 1 over its domain, the usual form (it uses the whole unlabelled target) [ours]
+            "SCALING": "none",
         },
         "SAFETY": {
             "ON_COLLAPSE": "report",  # predictions fall into few classes: 'report' or 'reset' the method [ours]

@@ -4,7 +4,9 @@ from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.data.cifar_c import Cifar10C, Cifar10Clean, Cifar100C, Cifar100Clean
 from tta_cattan.data.digits import DigitsC
 from tta_cattan.data.digits_da import DigitsDA
+from tta_cattan.data.features import Features
 from tta_cattan.data.imagenet_c import ImageNet3DCC, ImageNetC, ImageNetClean
+from tta_cattan.data.office_caltech10 import OfficeCaltech10
 from tta_cattan.data.stream import Batch, Stream, Unlabelled
 
 __all__ = [
@@ -17,9 +19,11 @@ __all__ = [
     "Cifar100Clean",
     "DigitsC",
     "DigitsDA",
+    "Features",
     "ImageNet3DCC",
     "ImageNetC",
     "ImageNetClean",
+    "OfficeCaltech10",
     "Stream",
     "Unlabelled",
 ]

@@ -38,6 +38,10 @@ class Benchmark(ABC):
         node = self.cfg.CORRUPTION
         return [Domain(name, severity) for severity in node.SEVERITY for name in node.TYPE]
 
+    def class_names(self) -> list[str]:
+        """Return the name of each label; the label itself where the data has no names."""
+        return [str(label) for label in range(self.num_classes)]
+
     @abstractmethod
     def check(self) -> None:
         """Raise UserError where data is missing, before any long work starts."""
@@ -50,6 +54,14 @@ class Benchmark(ABC):
                 raise UserError(f"CORRUPTION.TYPE has {name!r}.{nearest(name, known)} Known: {', '.join(known)}")
         if clean is not None and 0 in node.SEVERITY:
             raise UserError(f"CORRUPTION.SEVERITY has 0: use CORRUPTION.DATASET {clean} for the clean images")
+
+    def check_features(self, dim: int) -> None:
+        """Refuse features of another length than the model is built for."""
+        if dim != self.cfg.MODEL.IN_FEATURES:
+            raise UserError(
+                f"MODEL.IN_FEATURES = {self.cfg.MODEL.IN_FEATURES}, and the features of {self.name} in "
+                f"{self.cfg.DATA_DIR} are {dim} long: set MODEL.IN_FEATURES {dim}"
+            )
 
     @abstractmethod
     def target(self, domain: Domain) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,14 @@ class Batch:
     indices: Tensor
     inputs: Tensor
     labels: Tensor
+
+
+class BatchedDataset(Dataset, ABC):
+    """A data set that reads many samples at once, faster than one by one."""
+
+    @abstractmethod
+    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs and labels at ``indices``."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,8 @@ class Stream:
         if isinstance(self.dataset, TensorDataset):  # in memory: a loader would only collate what one index gives
             inputs, labels = self.dataset.tensors
             return ((inputs[chunk], labels[chunk]) for chunk in chunks)
+        if isinstance(self.dataset, BatchedDataset):
+            return map(self.dataset.gather, chunks)
         loader = DataLoader(
             _Told(self.dataset),
             collate_fn=_collate,

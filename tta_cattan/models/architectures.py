@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import nn
 
 from tta_cattan.models.cifar_resnet import CifarResNet
+from tta_cattan.models.feature_mlp import FeatureMLP
 from tta_cattan.models.input_normalization import IMAGENET_MEAN, IMAGENET_STD, with_normalization
 from tta_cattan.models.resnet_v1 import resnet50_v1
 from tta_cattan.models.small_cnn import SmallCNN
@@ -19,16 +21,24 @@ from tta_cattan.upstream.robustbench import import_robustbench
 
 @dataclass(frozen=True)
 class Architecture:
-    """How a network is built, what its inputs are normalised by, and whether it is trained on the spot."""
+    """How a network is built, what its inputs are normalised by, and whether it is trained on the spot.
 
-    build: Callable[[int], nn.Module]
+    ``keys`` are those of the config's MODEL node that the builder takes, as lower-case arguments.
+    """
+
+    build: Callable[..., nn.Module]
     mean: Sequence[float] = ()
     std: Sequence[float] = ()
     trained_here: bool = False
+    keys: tuple[str, ...] = ()
 
-    def __call__(self, num_classes: int) -> nn.Module:
-        """Return the network for images in [0, 1], with random weights."""
-        model = self.build(num_classes)
+    def options(self, node: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the config's MODEL node says about the network."""
+        return {key.lower(): node[key] for key in self.keys}
+
+    def __call__(self, num_classes: int, node: Mapping[str, Any] | None = None) -> nn.Module:
+        """Return the network for images in [0, 1] (or features, or points), with random weights."""
+        model = self.build(num_classes, **self.options(node or {}))
         return with_normalization(model, self.mean, self.std) if self.mean else model
 
 
@@ -46,6 +56,7 @@ ARCHITECTURES: Registry[Architecture] = Registry("model")
 for _name, _architecture in {
     "small_resnet": Architecture(SmallResNet, trained_here=True),
     "small_cnn": Architecture(SmallCNN, trained_here=True),
+    "feature_mlp": Architecture(FeatureMLP, trained_here=True, keys=("IN_FEATURES", "WIDTH")),
     **{
         f"cifar_resnet{n}": Architecture(partial(CifarResNet, n), IMAGENET_MEAN, IMAGENET_STD) for n in (20, 32, 44, 56)
     },

@@ -45,12 +45,14 @@ def load_or_train(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
     if data is None:
         raise UserError(f"MODEL.ARCH = {cfg.MODEL.ARCH!r} is trained on source data, and {benchmark.name} has none")
     training = {key: cfg.SOURCE[key] for key in ("EPOCHS", "LR", "BATCH_SIZE")}
-    recipe = {"arch": cfg.MODEL.ARCH, "seed": cfg.RNG_SEED, "data": benchmark.describe_source(), **training}
+    architecture = ARCHITECTURES.get(cfg.MODEL.ARCH)
+    network = {"arch": cfg.MODEL.ARCH, **architecture.options(cfg.MODEL)}
+    recipe = {**network, "seed": cfg.RNG_SEED, "data": benchmark.describe_source(), **training}
     stamp = sha256_text(json.dumps(recipe, sort_keys=True))[:12]
     path = Path(cfg.CKPT_DIR) / benchmark.name / f"{cfg.MODEL.ARCH}-{stamp}.safetensors"
     device = resolve_device(cfg.DEVICE)
     torch.manual_seed(cfg.RNG_SEED)
-    model = ARCHITECTURES.get(cfg.MODEL.ARCH)(benchmark.num_classes).to(device)
+    model = architecture(benchmark.num_classes, cfg.MODEL).to(device)
     if path.is_file():
         load_weights(model, path)
     else:
