@@ -19,6 +19,7 @@ FLOORS = [
     {"methods"},
     {"recovery"},
     {"protocols", "source"},
+    {"extraction"},
     {"runs"},
     {"report"},
     {"cli", "host"},

@@ -32,6 +32,8 @@ RANGES = [
     *(
         (key, [1, 10**6], [0, -1], "must be >= 1")
         for key in (
+            "MODEL.IN_FEATURES",
+            "MODEL.WIDTH",
             "OPTIM.STEPS",
             "TEST.BATCH_SIZE",
             "TEST.EPOCHS",
@@ -76,6 +78,7 @@ CHOICES = {
     "CATTAN.CONFIDENCE": ["hlr", "slr", "entropy"],
     "TENT_PLUS.CLASS_BALANCE": ["bce", "entropy"],
     "IP.CONFIDENCE": ["hlr", "slr"],
+    "DATA.SCALING": ["none", "l1", "l1_zscore"],
     "SAFETY.ON_COLLAPSE": ["report", "reset"],
     "SAFETY.ON_DIVERGENCE": ["report", "reset"],
 }

@@ -11,6 +11,7 @@ from tta_cattan.interrupt import interruptible
 
 # Sub-command -> module with `main(argv) -> int`; imported when it is called.
 COMMANDS: dict[str, str] = {
+    "extract-features": "tta_cattan.cli.extract_features",
     "fit-source": "tta_cattan.cli.fit_source",
     "host": "tta_cattan.host.launcher",
     "inspect": "tta_cattan.cli.inspect",

@@ -38,11 +38,12 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     return tensors
 
 
-def load_weights(model: nn.Module, path: str | Path) -> None:
+def load_weights(model: nn.Module, path: str | Path, ignored: tuple[str, ...] = ()) -> None:
     """Load a checkpoint into ``model``; a checkpoint of another architecture is named as such.
 
     Note: prefixes that wrappers leave behind are stripped; half-precision weights are widened; a missing
-    ``num_batches_tracked`` is not a difference. Nothing else may be missing or left over.
+    ``num_batches_tracked`` is not a difference. Nothing else may be missing, or left over unless its name begins with
+    one of ``ignored``.
     """
     tensors = read_checkpoint(path)
     wanted = model.state_dict()
@@ -50,7 +51,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         (_stripped(tensors, prefix) for prefix in ("", *_PREFIXES)), key=lambda t: len(t.keys() & wanted.keys())
     )
     missing = [name for name in wanted if name not in tensors and not name.endswith("num_batches_tracked")]
-    extra = [name for name in tensors if name not in wanted and not name.endswith("num_batches_tracked")]
+    unneeded = tuple(name for name in tensors if name not in wanted and name.startswith(ignored))
+    extra = [n for n in tensors if n not in wanted and n not in unneeded and not n.endswith("num_batches_tracked")]
     shaped = [n for n, t in tensors.items() if n in wanted and t.shape != wanted[n].shape]
     for kind, names in (("lacks", missing), ("has the unknown", extra), ("has another shape for", shaped)):
         if names:

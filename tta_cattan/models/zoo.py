@@ -70,7 +70,7 @@ def load_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> Loa
     elif arch in ARCHITECTURES:
         if not path:
             raise UserError(f"MODEL.ARCH = {arch!r} comes without weights: set MODEL.CKPT_PATH to a checkpoint of it")
-        model, origin = ARCHITECTURES.get(arch)(num_classes), path
+        model, origin = ARCHITECTURES.get(arch)(num_classes, cfg.MODEL), path
     else:
         model, origin = load_from_robustbench(arch, family, cfg.CKPT_DIR, path)
     if path:
@@ -106,10 +106,11 @@ def _torchvision_names() -> list[str]:
 
 
 def _timm_names() -> list[str]:
-    return _import_timm().list_models()
+    return import_timm().list_models()
 
 
-def _import_timm() -> ModuleType:
+def import_timm() -> ModuleType:
+    """Return timm, or say how to install it."""
     import_torchvision()  # timm imports it, and fails obscurely where the pair does not match
     try:
         import timm
@@ -126,18 +127,18 @@ def _from_torchvision(name: str, num_classes: int, pretrained: bool) -> nn.Modul
         )
     weights = models.get_model_weights(name).DEFAULT
     _same_classes(f"torchvision/{name}", len(weights.meta["categories"]), num_classes)
-    model = _downloaded(f"torchvision's {name}", partial(models.get_model, name, weights=weights))
+    model = downloaded(f"torchvision's {name}", partial(models.get_model, name, weights=weights))
     transform = weights.transforms()
     return with_normalization(model, transform.mean, transform.std)
 
 
 def _from_timm(name: str, num_classes: int, pretrained: bool) -> nn.Module:
-    timm = _import_timm()
+    timm = import_timm()
     known = timm.get_pretrained_cfg(name) if pretrained else None
     if known is not None:
         _same_classes(f"timm/{name}", known.num_classes, num_classes)
     build = partial(timm.create_model, name, pretrained=pretrained, num_classes=num_classes)
-    model = _downloaded(f"timm's {name}", build) if pretrained else build()
+    model = downloaded(f"timm's {name}", build) if pretrained else build()
     return with_normalization(model, model.default_cfg["mean"], model.default_cfg["std"])
 
 
@@ -150,7 +151,7 @@ def _same_classes(arch: str, has: int, wanted: int) -> None:
         )
 
 
-def _downloaded(what: str, build: Callable[[], nn.Module]) -> nn.Module:
+def downloaded(what: str, build: Callable[[], nn.Module]) -> nn.Module:
     """Build a model whose weights a library fetches; a failed download is said in one line."""
     logger.info("loading the weights of %s (downloaded where they are not cached)", what)
     try:
