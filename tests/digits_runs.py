@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tta_cattan.runs.cost import COST_METRICS
+
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 TINY = {
     "CORRUPTION.NUM_EX": "64",
@@ -51,13 +53,13 @@ def run_folder(save: Path) -> Path:
 
 
 def read_cells(save: Path) -> dict[tuple[str, str, int, int, str], dict[str, float]]:
-    """Return the metrics of each cell and fingerprint but for the time it took; a cell twice is an error."""
+    """Return the metrics of each cell and fingerprint but for the cost, which differs; a cell twice is an error."""
     cells = {}
     for line in (run_folder(save) / "results.jsonl").read_text().splitlines():
         record = json.loads(line)
         key = tuple(record[name] for name in ("method", "domain", "severity", "seed", "fingerprint"))
         assert key not in cells, f"{key} was computed twice"
-        cells[key] = {name: value for name, value in record["metrics"].items() if name != "seconds"}
+        cells[key] = {name: value for name, value in record["metrics"].items() if name not in COST_METRICS}
     return cells
 
 

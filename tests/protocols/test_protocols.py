@@ -11,7 +11,7 @@ from tta_cattan import UserError
 from tta_cattan.data.stream import Stream
 from tta_cattan.methods import ADAPTATION_REGISTRY, Tent
 from tta_cattan.metrics import accuracy, expected_calibration_error
-from tta_cattan.protocols import Evaluation, run_offline, run_online
+from tta_cattan.protocols import run_offline, run_online
 
 N = 21
 CPU = torch.device("cpu")
@@ -182,8 +182,3 @@ def test_every_registered_method_runs_under_both_protocols_from_one_batch():
         assert ADAPTATION_REGISTRY.get(name) is type(build(name))
         for protocol in (run_offline, run_online):
             assert protocol(build(name), stream(batch_size=64)).metrics()["n"] == N
-
-
-def test_an_evaluation_has_no_other_columns():
-    with pytest.raises(AttributeError, match="logits"):
-        _ = Evaluation().logits

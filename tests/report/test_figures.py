@@ -45,10 +45,13 @@ def test_reliability_has_a_bar_per_bin_with_samples_and_the_ece():
 
 
 def test_dimension_leaves_zero_gaps_out_and_marks_d():
-    (axes,) = figures.dimension([3, 0, 1], [2, 1, 1], [0.1, 0.2, 0.3], 2, "fog5").axes
+    curve = {"d": [1, 2, 5], "source": [3, 0, 1], "target": [2, 1, 1], "bound": [0.1, 0.2, 0.3]}
+    (axes,) = figures.dimension(curve, 2, "fog5").axes
     source, target, bound, mark = axes.lines
-    assert list(source.get_xdata()) == [1, 3] and list(target.get_ydata()) == [2, 1, 1]
+    assert list(source.get_xdata()) == [1, 5] and list(target.get_ydata()) == [2, 1, 1]
     assert list(bound.get_ydata()) == [0.1, 0.2, 0.3] and list(mark.get_xdata()) == [2, 2]
+    del curve["source"]  # a basis of the classifier has no spectrum
+    assert len(figures.dimension(curve, 2).axes[0].lines) == 3
 
 
 def test_cost_writes_each_value():

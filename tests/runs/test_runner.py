@@ -14,6 +14,7 @@ from tta_cattan.files import sha256_tensors
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.runs import cell as cell_module
 from tta_cattan.runs import description, runner
+from tta_cattan.runs.cost import COST_METRICS
 from tta_cattan.runs.log import reset_logging
 from tta_cattan.runs.plan import Job, Row, plan_rows
 from tta_cattan.runs.setting import Setting, check_rows, prepare_settings
@@ -40,7 +41,7 @@ def settings() -> dict[str, Setting]:
 
 def metrics(row: Row, cell: Cell, settings: dict[str, Setting]) -> dict[str, float]:
     record = cell_module.run_cell(Job(row.cfg, (), "f"), cell, settings[row.method])
-    return {name: value for name, value in record.metrics.items() if name != "seconds"}
+    return {name: value for name, value in record.metrics.items() if name not in COST_METRICS}
 
 
 @pytest.mark.parametrize("protocol", ["offline", "online"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tta_cattan.errors import UserError
-from tta_cattan.subspace import select_dimension, stability_bound
+from tta_cattan.subspace import select_dimension, stability_bound, stability_curve
 
 
 def rule_loop(source, target, n, delta, epsilon) -> int:
@@ -51,3 +51,21 @@ def test_no_dimension():
         select_dimension(torch.ones(1), torch.ones(5), 100)
     with pytest.raises(UserError, match="n_target = 0"):
         select_dimension(torch.ones(4), torch.ones(5), 0)
+
+
+@pytest.mark.parametrize("n", [20, 900])
+def test_the_curve_is_what_the_rule_compares(n):
+    generator = torch.Generator().manual_seed(n)
+    source, target = (torch.rand(n + k, generator=generator).sort(descending=True).values for k in (0, 5))
+    curve = stability_curve(source, target, 300, epsilon=1e5)
+    d = [int(value) for value in curve["d"]]
+    assert d[0] == 1 and d[-1] == n - 1 and sorted(set(d)) == d and len(d) <= 128
+    assert len(d) == n - 1 if n < 128 else len(d) > 60
+    for place, value in enumerate(d):
+        assert curve["source"][place] == pytest.approx((source[value - 1] - source[value]).item(), rel=1e-3, abs=1e-7)
+        assert curve["target"][place] == pytest.approx((target[value - 1] - target[value]).item(), rel=1e-3, abs=1e-7)
+        assert curve["bound"][place] == pytest.approx(
+            stability_bound(torch.tensor(value), 300, epsilon=1e5).item(), rel=1e-3
+        )
+    alone = stability_curve(None, target, 300)
+    assert "source" not in alone and alone["d"][-1] == n + 4

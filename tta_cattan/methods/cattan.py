@@ -22,6 +22,7 @@ from tta_cattan.subspace import (
     SubspaceTracker,
     classifier_subspace,
     select_dimension,
+    stability_curve,
     subspace_of_moments,
 )
 
@@ -188,10 +189,14 @@ class CATTAn(AdaptationMethod):
             self.head.enabled = enabled
 
     def describe(self) -> dict[str, Any]:
-        """Add the dimensions of the alignment and the origin of the source basis."""
+        """Add the dimensions of the alignment, the origin of the source basis and what the rule of d compares."""
         d_target, d_source = self.head.optimum.shape
         basis = "data" if self.source.count else "classifier"
-        return {**super().describe(), "d_target": d_target, "d_source": d_source, "source_basis": basis}
+        facts = {**super().describe(), "d_target": d_target, "d_source": d_source, "source_basis": basis}
+        if self.prepared is not None:
+            target, n = self.prepared.eigenvalues, self.prepared.count
+            facts["dimension"] = stability_curve(self._source_spectrum(), target, n, self.delta, self.epsilon)
+        return facts
 
     def fold(self) -> nn.Module:
         """Return a plain copy of the source architecture with the alignment folded into its linear classifier."""
@@ -248,9 +253,14 @@ class CATTAn(AdaptationMethod):
         """Choose d by the stability rule; the classifier's row space has no spectrum and leaves it to the target."""
         if not n_target:  # online from the classifier alone: no spectrum to choose by
             return self.source.d
-        # The rule looks one eigenvalue past d; a file may hold more eigenvalues than directions.
-        source = self.source.eigenvalues[: self.source.d + 1] if self.source.count else target_eigenvalues
+        source = self._source_spectrum()
+        source = target_eigenvalues if source is None else source
         return select_dimension(source, target_eigenvalues, n_target, self.delta, self.epsilon)
+
+    def _source_spectrum(self) -> Tensor | None:
+        """Return the source eigenvalues that the rule may look at; the classifier's row space has none."""
+        # The rule looks one eigenvalue past d; a file may hold more eigenvalues than directions.
+        return self.source.eigenvalues[: self.source.d + 1] if self.source.count else None
 
 
 def check_source(source: Subspace, dim: int, d: int, centering: str) -> Subspace:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tta_cattan.data.stream import Stream, Unlabelled
 from tta_cattan.errors import UserError
 from tta_cattan.methods.base import AdaptationMethod
-from tta_cattan.protocols.evaluation import Evaluation
+from tta_cattan.protocols.evaluation import Evaluation, count_correct
 
 
 def run_offline(
@@ -23,8 +23,8 @@ def run_offline(
 
     Note: the last epoch is reported, never the best: choosing one would need labels.
     """
-    adapt_offline(method, stream if adapt_to is None else adapt_to, epochs, on_batch)
     evaluation = Evaluation()
+    evaluation.epochs = adapt_offline(method, stream if adapt_to is None else adapt_to, epochs, on_batch)
     for batch in stream:
         evaluation.add(batch.indices, method.predict(batch.inputs), batch.labels)
         on_batch()
@@ -37,8 +37,10 @@ def adapt_offline(
     epochs: int = 5,
     on_batch: Callable[[], None] = lambda: None,
     beforehand: Stream | None = None,
-) -> None:
+) -> list[float]:
     """Reset, learn from one pass, adapt for ``epochs`` passes; ``beforehand`` is what the first pass sees (all).
+
+    The accuracies of the epochs come back: of the predictions that were made while adapting, at no further cost.
 
     Note: a method that learns nothing in that pass is updated on ``beforehand`` once instead, so that it leaves its
     mark on every method.
@@ -50,12 +52,18 @@ def adapt_offline(
     if beforehand is not None and type(method).prepare is AdaptationMethod.prepare:
         method.start_epoch(Unlabelled(stream, on_batch))
         _update(method, beforehand, on_batch)
+    accuracies = []
     for epoch in range(epochs if method.optimizer is not None else 0):
         method.start_epoch(Unlabelled(stream, on_batch))
-        _update(method, stream.reordered(epoch + 1), on_batch)
+        accuracies.append(_update(method, stream.reordered(epoch + 1), on_batch))
+    return accuracies
 
 
-def _update(method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None]) -> None:
+def _update(method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None]) -> float:
+    """Adapt to each batch once and return the accuracy; the labels are for it alone."""
+    correct = total = 0
     for batch in stream:
-        method(batch.inputs, batch.indices)
+        correct += count_correct(method(batch.inputs, batch.indices), batch.labels)
+        total += len(batch.labels)
         on_batch()
+    return correct / total

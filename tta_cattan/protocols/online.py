@@ -12,7 +12,7 @@ from tta_cattan.protocols.evaluation import Evaluation
 def run_online(method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None] = lambda: None) -> Evaluation:
     """Reset, then one pass: each batch is predicted and adapted to in the same forward."""
     method.reset()
-    evaluation = Evaluation()
+    evaluation = Evaluation(online=True)
     for batch in stream:
         evaluation.add(batch.indices, method(batch.inputs), batch.labels)
         on_batch()

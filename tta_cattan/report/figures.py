@@ -111,24 +111,18 @@ def reliability(bins: Mapping[str, ReliabilityBins]) -> Figure:
     return figure
 
 
-def dimension(
-    source_gaps: Sequence[float], target_gaps: Sequence[float], bound: Sequence[float], chosen: int, title: str = ""
-) -> Figure:
-    """Draw the eigenvalue gaps of source and target and the stability bound against d = 1, 2, ..., and the chosen d.
+def dimension(curve: Mapping[str, Sequence[float]], chosen: int, title: str = "") -> Figure:
+    """Draw ``subspace.stability_curve``: the eigenvalue gaps and the bound against d, and the chosen d.
 
     Note: the axis is logarithmic; a gap of 0 has no place on it.
     """
-    named = {
-        "source gaps": (source_gaps, "#3f88d8"),
-        "target gaps": (target_gaps, "#e2543f"),
-        "bound": (bound, INK),
-    }
+    named = {"source": ("source gaps", "#3f88d8"), "target": ("target gaps", "#e2543f"), "bound": ("bound", INK)}
     with styled():
         figure, (axes,) = _figure(height=3.2)
-        for name, (values, colour) in named.items():
-            points = [(d, value) for d, value in enumerate(values, start=1) if value > 0]
+        for key, (name, colour) in named.items():
+            points = [(d, value) for d, value in zip(curve["d"], curve.get(key, ()), strict=False) if value > 0]
             if points:
-                style = "--" if name == "bound" else "-"
+                style = "--" if key == "bound" else "-"
                 axes.plot(*zip(*points, strict=True), style, color=colour, linewidth=1.4, label=name)
         axes.axvline(chosen, color=INK, linestyle=":", linewidth=1.2, label=f"d = {chosen}")
         axes.set(yscale="log", xlabel="d", ylabel="gap  e(d) − e(d+1)")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from tta_cattan.data import Stream
 from tta_cattan.methods import AdaptationMethod, setup_model
+from tta_cattan.methods.footprint import stored_bytes, tent_bytes
 from tta_cattan.progress import progress
 from tta_cattan.protocols import run_offline, run_online
+from tta_cattan.runs.cost import Meter
 from tta_cattan.runs.plan import Job
 from tta_cattan.runs.recovery import recovery_cell
 from tta_cattan.runs.setting import Setting
@@ -21,7 +22,7 @@ from tta_cattan.runs.store import Cell, Record
 def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
     """Compute one cell: it depends on nothing but its config, its seed and the setting."""
     cfg = job.cfg
-    started = time.perf_counter()
+    meter = Meter(setting.device)
 
     def make() -> AdaptationMethod:
         torch.manual_seed(cell.seed)
@@ -35,6 +36,7 @@ def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
         if cfg.TEST.PROTOCOL == "recovery":
             source = copy.deepcopy(setting.loaded.model)
             metrics, info = recovery_cell(make, source, setting.benchmark, stream, cfg, cell.seed, bar.update)
+            metrics, predictions = {**metrics, **meter.metrics(len(dataset))}, None
         else:
             method = make()
             if cfg.TEST.PROTOCOL == "offline":
@@ -42,10 +44,11 @@ def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
                 evaluation = run_offline(method, stream, cfg.TEST.EPOCHS, bar.update, part)
             else:
                 evaluation = run_online(method, stream, bar.update)
-            metrics, info = evaluation.metrics(), method.describe()
+            metrics = {**evaluation.metrics(), **meter.metrics(len(dataset))}
+            metrics["extra_bytes"] = stored_bytes(method) - tent_bytes(setting.loaded.model)
+            info, predictions = {**method.describe(), **evaluation.facts()}, evaluation.predictions()
     sweep = {"sweep": dict(job.changes)} if job.changes else {}
-    metrics = {**metrics, "seconds": time.perf_counter() - started}
-    return Record(cell, job.fingerprint, metrics, {**info, **sweep})
+    return Record(cell, job.fingerprint, metrics, {**info, **sweep}, predictions)
 
 
 def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 
 from tta_cattan.disk import disk_errors
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
 from tta_cattan.files import write_text
 from tta_cattan.runs.identity import canonical_json
+from tta_cattan.runs.predictions import predictions_path, write_predictions
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +60,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished cell: its metrics (finite numbers), what else is known of it, and the fingerprint of its inputs."""
+    """A finished cell: its metrics (finite numbers), what else is known of it, and the fingerprint of its inputs.
+
+    Note: a fresh record also carries its predictions, which have a file of their own; one read from a file does not.
+    """
 
     cell: Cell
     fingerprint: str
     metrics: Mapping[str, float]
     info: Mapping[str, Any] = field(default_factory=dict)
+    predictions: Mapping[str, NDArray[Any]] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Both mappings are copied in the form in which they come back from the file: a record equals its round trip.
@@ -132,7 +138,9 @@ class ResultsStore:
         return self._index.get((cell, fingerprint))
 
     def append(self, record: Record) -> None:
-        """Write ``record`` so that it is whole and on the disk when this returns."""
+        """Write ``record`` so that it is whole and on the disk when this returns; its predictions come first."""
+        if record.predictions is not None:
+            write_predictions(predictions_path(self.folder, record.cell, record.fingerprint), record.predictions)
         line = record.to_line().encode() + b"\n"
         with disk_errors("write", self.path):
             handle = self._open()

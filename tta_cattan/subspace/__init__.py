@@ -1,7 +1,7 @@
 """The maths of subspace alignment: pure functions and small records of tensors."""
 
 from tta_cattan.subspace.alignment import REDUCTIONS, alignment_cost, closed_form, fold_alignment, project_classifier
-from tta_cattan.subspace.dimension import eigenvalue_gaps, select_dimension, stability_bound
+from tta_cattan.subspace.dimension import eigenvalue_gaps, select_dimension, stability_bound, stability_curve
 from tta_cattan.subspace.fit import classifier_subspace, fit_subspace, subspace_of_moments
 from tta_cattan.subspace.moments import FeatureMoments
 from tta_cattan.subspace.subspace import Subspace, orthonormality_error, reorthonormalize
@@ -23,5 +23,6 @@ __all__ = [
     "reorthonormalize",
     "select_dimension",
     "stability_bound",
+    "stability_curve",
     "subspace_of_moments",
 ]

@@ -41,3 +41,28 @@ def select_dimension(
             "set CATTAN.D, raise CATTAN.EPSILON, or give more target samples"
         )
     return int(stable[-1]) + 1
+
+
+def stability_curve(
+    source_eigenvalues: Tensor | None,
+    target_eigenvalues: Tensor,
+    n_target: int,
+    delta: float = 0.1,
+    epsilon: float = 1e6,
+    most: int = 128,
+) -> dict[str, list[float]]:
+    """Return what the rule compares, against d: ``d``, ``target``, ``bound`` and, where there is one, ``source``.
+
+    Note: of more than ``most`` values of d, about ``most`` are kept, denser towards 1.
+    """
+    n = len(target_eigenvalues) - 1
+    if source_eigenvalues is not None:
+        n = min(n, len(source_eigenvalues) - 1)
+    d = torch.arange(1, n + 1)
+    if n > most:
+        d = torch.logspace(0, math.log10(n), most, dtype=torch.float64).round().long().unique()
+    curve = {"d": d, "target": eigenvalue_gaps(target_eigenvalues.cpu())[d - 1]}
+    if source_eigenvalues is not None:
+        curve["source"] = eigenvalue_gaps(source_eigenvalues.cpu())[d - 1]
+    curve["bound"] = stability_bound(d, n_target, delta, epsilon)
+    return {name: [float(f"{value:.4g}") for value in values.tolist()] for name, values in curve.items()}

@@ -48,7 +48,8 @@ class Subspace:
         """Return the subspace of the first ``d`` directions."""
         if not 1 <= d <= self.d:
             raise UserError(f"d = {d}: this subspace has {self.d} directions, so d must be in 1..{self.d}")
-        return replace(self, basis=self.basis[:, :d])
+        # A copy: a view would keep the directions that are left out in memory.
+        return replace(self, basis=self.basis[:, :d].clone())
 
     def to(self, device: torch.device | str) -> Subspace:
         """Return a copy on ``device``."""
