@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,18 +100,26 @@ def main_in_process(arguments: list[str], output: str) -> None:
 
 def fit_slowly(arguments: list[str], output: str) -> None:
     """Run ``fit-source`` with a note after every batch, and slowly enough to be killed in between."""
-    import time
-
     from tta_cattan.source import fitting
 
-    save = fitting._save
+    fitting._SAVE_EVERY, fitting._save = -1.0, _and_wait(fitting._save)
+    main_in_process(arguments, output)
 
+
+def train_slowly(arguments: list[str], output: str) -> None:
+    """Run a command that trains, with a note after every update, and slowly enough to be killed in between."""
+    from tta_cattan.source import training
+
+    training._SAVE_EVERY, training._Training.save = -1.0, _and_wait(training._Training.save)
+    main_in_process(arguments, output)
+
+
+def _and_wait(save: Callable[..., None]) -> Callable[..., None]:
     def save_and_wait(*args: object) -> None:
         save(*args)
         time.sleep(0.3)
 
-    fitting._SAVE_EVERY, fitting._save = -1.0, save_and_wait
-    main_in_process(arguments, output)
+    return save_and_wait
 
 
 def _redirect(output: str) -> None:

@@ -24,11 +24,13 @@ AT_LEAST_ZERO = [
     "TENT_PLUS.LAMBDA_CB",
     "SHOT.LAMBDA_PL",
     "IP.LAMBDA_LR",
+    "SOURCE.BACKBONE_LR",
+    "SOURCE.WD",
 ]
 # key, the values just inside, the values just outside, the range as it is told
 RANGES = [
     *((key, [0.0, 1e9], [BELOW], "must be >= 0") for key in AT_LEAST_ZERO),
-    *((key, [0], [-1], "must be >= 0") for key in ("CATTAN.D", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS")),
+    *((key, [0], [-1], "must be >= 0") for key in ("CATTAN.D", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS", "DATA.LIMIT")),
     *(
         (key, [1, 10**6], [0, -1], "must be >= 1")
         for key in (
@@ -57,6 +59,9 @@ RANGES = [
     ("CATTAN.EPSILON", [1e-12], [0.0, BELOW], "must be > 0"),
     ("BN.MOM", [0.0, 1.0], [BELOW, 1.001], "must be in [0, 1]"),
     ("OPTIM.BETA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
+    ("SOURCE.LABEL_SMOOTHING", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
+    ("SOURCE.VALIDATION", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
+    ("DATA.FRACTION", [1e-9, 1.0], [0.0, 1.001], "must be in (0, 1]"),
     ("IP.KAPPA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
     ("CATTAN.DELTA", [1e-9, 0.999], [0.0, 1.0], "must be in (0, 1)"),
     ("CATTAN.DECAY", [1e-9, 1.0], [0.0, 1.001], "must be in (0, 1]"),
@@ -81,6 +86,7 @@ CHOICES = {
     "DATA.SCALING": ["none", "l1", "l1_zscore"],
     "SAFETY.ON_COLLAPSE": ["report", "reset"],
     "SAFETY.ON_DIVERGENCE": ["report", "reset"],
+    "SOURCE.SCHEDULE": ["one_cycle", "power"],
 }
 NOT_EMPTY = [
     "MODEL.ARCH",
@@ -121,6 +127,11 @@ def test_not_empty(key):
 def test_every_check_is_of_a_declared_key_and_tested_here():
     assert set(CHECKS) == {row[0] for row in RANGES} | set(CHOICES) | set(NOT_EMPTY)
     assert set(CHECKS) <= set(dict(leaves(get_defaults())))
+
+
+def test_a_limit_and_a_fraction_exclude_each_other():
+    with pytest.raises(UserError, match=r"DATA\.LIMIT = 5 and DATA\.FRACTION = 0\.5: give one of them"):
+        load_cfg(None, ["DATA.LIMIT", 5, "DATA.FRACTION", 0.5])
 
 
 def test_a_choice_that_is_nearly_right_suggests_the_right_one():

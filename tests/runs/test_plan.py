@@ -15,6 +15,7 @@ from tta_cattan.runs.plan import Job, cell_fingerprint, plan_cells, plan_rows, s
 ELSEWHERE = {
     "CKPT_DIR", "DATA_DIR", "SAVE_DIR", "DESC", "LOG_DEST", "LOG_TIME", "RNG_SEED", "SEEDS", "MODEL.CKPT_PATH",
     "CORRUPTION.SEVERITY", "CORRUPTION.TYPE", "TEST.NUM_WORKERS", "BN.EPS", "CUDNN.BENCHMARK", "DEVICE",
+    "DATA.TARGET",
 }  # fmt: skip
 OTHERS = ("SOURCE.", "CATTAN.", "TENT_PLUS.", "SHOT.", "IP.")
 

@@ -19,8 +19,8 @@ from tta_cattan.errors import UserError
 from tta_cattan.models.features import iterate_features
 from tta_cattan.runs.log import reset_logging
 from tta_cattan.source import fitting
+from tta_cattan.source.model import source_model
 from tta_cattan.source.subspace import default_path, source_subspace
-from tta_cattan.source.training import source_model
 from tta_cattan.subspace import Subspace, fit_subspace, orthonormality_error
 
 CFG = "cfgs/digits_c/cattan.yaml"
@@ -199,7 +199,7 @@ def test_the_source_model_is_trained_once_and_a_damaged_file_is_named(tmp_path, 
     assert first.origin == str(path)
     header = path.read_bytes()[8 : 8 + int.from_bytes(path.read_bytes()[:8], "little")]
     assert json.loads(json.loads(header)["__metadata__"]["recipe"])["arch"] == "small_resnet"
-    monkeypatch.setattr("tta_cattan.source.training.train_classifier", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr("tta_cattan.source.model.train_classifier", lambda *_: pytest.fail("trained again"))
     assert source_model(cfg, benchmark).sha256 == first.sha256
     monkeypatch.undo()
     assert settings(CKPT_DIR=tmp_path, RNG_SEED=7)[2].sha256 != first.sha256

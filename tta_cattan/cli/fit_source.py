@@ -40,8 +40,8 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.runs.log import setup_logging
     from tta_cattan.source.distributed import join_workers
     from tta_cattan.source.fitting import drop_note, fit_source_subspace
+    from tta_cattan.source.model import source_model
     from tta_cattan.source.subspace import default_path, require_source_data
-    from tta_cattan.source.training import source_model
 
     if args.per_class is not None:
         overrides += ["SOURCE.PER_CLASS", args.per_class]

@@ -114,7 +114,12 @@ CHECKS: dict[str, Check] = {
     "IP.DEPTH": at_least(1),
     "SOURCE.EPOCHS": at_least(1),
     "SOURCE.LR": above(0),
+    "SOURCE.BACKBONE_LR": at_least(0),
     "SOURCE.BATCH_SIZE": at_least(2),
+    "SOURCE.WD": at_least(0),
+    "SOURCE.SCHEDULE": one_of("one_cycle", "power"),
+    "SOURCE.LABEL_SMOOTHING": within(0, 1, "[)"),
+    "SOURCE.VALIDATION": within(0, 1, "[)"),
     "SOURCE.PER_CLASS": at_least(0),
     "DATA.IMAGE_SIZE": at_least(16),
     "DATA.SCALING": one_of("none", "l1", "l1_zscore"),
@@ -125,6 +130,8 @@ CHECKS: dict[str, Check] = {
     "RECOVERY.TAU": within(0, 1),
     "RECOVERY.FRACTION": within(0, 1, "(]"),
     "RECOVERY.FALLBACK": one_of("bypass", "source"),
+    "DATA.LIMIT": at_least(0),
+    "DATA.FRACTION": within(0, 1, "(]"),
     "DEVICE": Check(
         "must be 'auto' or a torch device such as 'cpu', 'cuda' or 'cuda:1'",
         lambda value: re.fullmatch(r"[a-z]+(:[0-9]+)?", value) is not None,
@@ -163,6 +170,11 @@ def check_cfg(cfg: Mapping[str, Any]) -> None:
         raise UserError(
             "MODEL.EPISODIC = True: the offline protocol learns over epochs, and an episodic method forgets after "
             "every batch; set TEST.PROTOCOL online or MODEL.EPISODIC False"
+        )
+    data = cfg.get("DATA", {})
+    if data.get("LIMIT") and data.get("FRACTION", 1.0) < 1:
+        raise UserError(
+            f"DATA.LIMIT = {data['LIMIT']} and DATA.FRACTION = {data['FRACTION']}: give one of them, not both"
         )
 
 

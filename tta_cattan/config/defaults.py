@@ -111,9 +111,21 @@ _C = CfgNode(
             "DEPTH": 2,  # convolutions of the input transformation [ours]
         },
         "SOURCE": {
-            "EPOCHS": 10,  # epochs, where a small source model is trained on the spot [ours]
-            "LR": 1e-2,  # peak learning rate of that training (SGD, one cycle) [ours]
-            "BATCH_SIZE": 64,  # images per batch of that training [ours]
+            # Training of a source model: SGD with Nesterov momentum 0.9. SHOT's recipe is in cfgs/officehome/base.yaml.
+            "EPOCHS": 10,  # epochs [ours]
+            "LR": 1e-2,  # peak learning rate [ours; SHOT]
+            "BACKBONE_LR": 1.0,  # learning rate of a pretrained backbone, as a share of LR; SHOT has 0.1 [ours]
+            "BATCH_SIZE": 64,  # inputs per batch [ours; SHOT]
+            "WD": 5e-4,  # weight decay; SHOT has 1e-3 [ours]
+            "SCHEDULE": "one_cycle",  # 'one_cycle' or 'power' = LR (1 + 10 t)^-0.75, t from 0 to 1 (SHOT) [ours]
+            "LABEL_SMOOTHING": 0.0,  # share of the label spread over all classes; SHOT has 0.1 [ours]
+            # share of the source data held out for validation: the epoch that does best on it is kept (SHOT: 0.1);
+            # 0 = none, the last epoch is kept [ours]
+            "VALIDATION": 0.0,
+            "MIXED_PRECISION": False,  # train in mixed precision where the device has it [ours]
+            # first weights of the network or its backbone: 'random', a file, or 'pretrained' = those of torchvision or
+            # timm, downloaded where they are not cached; '' = must be said [ours]
+            "INIT": "random",
             "PER_CLASS": 0,  # images per class that the source subspace is fitted to; 0 = all [ours]
         },
         "DATA": {
@@ -122,7 +134,14 @@ _C = CfgNode(
             "SOURCE_DIR": "",
             "IMAGE_SIZE": 224,  # side of clean images after resizing (to 256/224 of it) and cropping [ours]
             "SOURCE": "",  # source domain of a domain-adaptation benchmark [ours]
-            "TARGET": "",  # target domain of a domain-adaptation benchmark [ours]
+            "TARGET": "",  # its target domain; '' = every other domain, one after the other [ours]
+            # image lists of a domain-adaptation benchmark: '' = none, its class folders are read; 'official' =
+            # DomainNet's <domain>_train.txt (source) and <domain>_test.txt (target); otherwise a folder with
+            # <domain>_list.txt (lines 'path label', as SHOT has them) [ours]
+            "LISTS": "",
+            "SKIP_CORRUPT": False,  # leave out images that cannot be decoded (named and counted) [ours]
+            "LIMIT": 0,  # target samples to adapt to and evaluate on, equally many per class, by seed; 0 = all [ours]
+            "FRACTION": 1.0,  # share of every class of the target that is used, by seed [ours]
             # of office_caltech10's histograms: 'none'; 'l1' = divided by their sum; 'l1_zscore' = then each column to
             # mean 0 and variance 1 over its domain, the usual form (it uses the whole unlabelled target) [ours]
             "SCALING": "none",

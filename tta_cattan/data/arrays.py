@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
@@ -43,11 +42,3 @@ def load_npz(path: str | Path) -> TensorDataset:
 def first(dataset: TensorDataset, n: int) -> TensorDataset:
     """Return the first ``n`` samples (-1: all)."""
     return dataset if n < 0 else TensorDataset(*(tensor[:n] for tensor in dataset.tensors))
-
-
-def random_shift(images: Tensor, most: int = 2) -> Tensor:
-    """Shift a batch of images by the same random number of pixels, at most ``most`` either way, edges repeated."""
-    dy, dx = torch.randint(0, 2 * most + 1, (2,)).tolist()
-    height, width = images.shape[-2:]
-    padded = F.pad(images, [most] * 4, mode="replicate")
-    return padded[..., dy : dy + height, dx : dx + width]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tta_cattan.data.arrays import random_shift
+from tta_cattan.data.augment import random_shift
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError, nearest
 from tta_cattan.registry import Registry
@@ -72,8 +72,15 @@ class Benchmark(ABC):
         return None
 
     def augment(self, inputs: Tensor) -> Tensor:
-        """Return a batch of source inputs changed at random, for training: images shifted, all else as it is."""
+        """Return a batch of ``training_source()`` changed at random: images shifted, all else as it is.
+
+        Note: by torch's own generator, whose state goes into the notes of a training.
+        """
         return random_shift(inputs) if self.images else inputs
+
+    def training_source(self) -> Dataset | None:
+        """Return the source data as a network is trained on it: the samples of ``source()``, before ``augment``."""
+        return self.source()
 
     def describe_source(self) -> dict[str, Any]:
         """Return what decides the source data's content."""

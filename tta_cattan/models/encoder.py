@@ -13,7 +13,8 @@ from tta_cattan.errors import UserError, chosen
 from tta_cattan.models.checkpoints import load_weights
 from tta_cattan.models.classifier import find_classifier, replace_module
 from tta_cattan.models.input_normalization import with_normalization
-from tta_cattan.models.zoo import LoadedModel, check_arch, downloaded, import_timm, resolve_device
+from tta_cattan.models.libraries import downloaded, import_timm
+from tta_cattan.models.zoo import LoadedModel, check_arch, resolve_device
 from tta_cattan.upstream.torchvision import import_torchvision
 
 if TYPE_CHECKING:

@@ -29,3 +29,8 @@ class Normalize(nn.Module):
 def with_normalization(model: nn.Module, mean: Sequence[float], std: Sequence[float]) -> nn.Sequential:
     """Return ``Sequential(normalise, model)``, the form that RobustBench's models have."""
     return nn.Sequential(OrderedDict(normalize=Normalize(mean, std), model=model))
+
+
+def inner_network(model: nn.Module) -> nn.Module:
+    """Return the network inside ``Sequential(normalize, model)``: checkpoints are of the bare network."""
+    return model.model if isinstance(model, nn.Sequential) and hasattr(model, "normalize") else model

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,16 +10,15 @@ from torch import nn
 
 from tta_cattan.errors import UserError, nearest
 from tta_cattan.files import sha256_tensors
-from tta_cattan.models.architectures import ARCHITECTURES
+from tta_cattan.models.architectures import ARCHITECTURES, find_architecture
 from tta_cattan.models.checkpoints import load_weights
-from tta_cattan.models.input_normalization import IMAGENET_MEAN, IMAGENET_STD, with_normalization
+from tta_cattan.models.input_normalization import inner_network
+from tta_cattan.models.libraries import check_library_name, is_library_name, load_from_library
 from tta_cattan.models.robustbench_zoo import load_from_robustbench, robustbench_names
-from tta_cattan.upstream.torchvision import import_torchvision
+from tta_cattan.models.shot_network import SHOT_PREFIX
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -62,29 +57,29 @@ def load_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> Loa
     """
     check_arch(cfg.MODEL.ARCH, family)
     arch, path = cfg.MODEL.ARCH, cfg.MODEL.CKPT_PATH
-    library, _, name = arch.partition("/")
-    if library in ("torchvision", "timm") and name:
-        build = _from_torchvision if library == "torchvision" else _from_timm
-        model = build(name, num_classes, pretrained=not path)
+    architecture = find_architecture(arch)
+    if is_library_name(arch):
+        library, _, name = arch.partition("/")
+        model = load_from_library(arch, num_classes, pretrained=not path)
         origin = path or f"the weights that {library} has for {name}"
-    elif arch in ARCHITECTURES:
+    elif architecture is not None:
         if not path:
             raise UserError(f"MODEL.ARCH = {arch!r} comes without weights: set MODEL.CKPT_PATH to a checkpoint of it")
-        model, origin = ARCHITECTURES.get(arch)(num_classes, cfg.MODEL), path
+        model, origin = architecture(num_classes, cfg.MODEL), path
     else:
         model, origin = load_from_robustbench(arch, family, cfg.CKPT_DIR, path)
     if path:
-        load_weights(_inner(model), path)
+        load_weights(inner_network(model), path)
     return LoadedModel.of(model.to(resolve_device(cfg.DEVICE)), str(origin))
 
 
 def check_arch(arch: str, family: str | None) -> None:
     """Refuse a name that nobody has, before anything is loaded."""
-    library, _, name = arch.partition("/")
-    if library in ("torchvision", "timm") and name:
-        known = _torchvision_names() if library == "torchvision" else _timm_names()
-        if name.split(".")[0] not in known:
-            raise UserError(f"MODEL.ARCH = {arch!r}: {library} has no model {name!r}.{nearest(name, known)}")
+    if is_library_name(arch):
+        check_library_name(arch)
+        return
+    if arch.startswith(SHOT_PREFIX):
+        check_arch(arch.removeprefix(SHOT_PREFIX), None)
         return
     if arch in ARCHITECTURES:
         return
@@ -94,71 +89,3 @@ def check_arch(arch: str, family: str | None) -> None:
             f"MODEL.ARCH = {arch!r} is not known.{nearest(arch, names)} Known: torchvision/NAME, timm/NAME, "
             f"{', '.join(names[:12])}{', ...' if len(names) > 12 else ''} (tta-cattan --list)"
         )
-
-
-def _inner(model: nn.Module) -> nn.Module:
-    """Return the network inside ``Sequential(normalize, model)``: checkpoints are of the bare network."""
-    return model.model if isinstance(model, nn.Sequential) and hasattr(model, "normalize") else model
-
-
-def _torchvision_names() -> list[str]:
-    return import_torchvision("torchvision.models").list_models(module=import_torchvision("torchvision.models"))
-
-
-def _timm_names() -> list[str]:
-    return import_timm().list_models()
-
-
-def import_timm() -> ModuleType:
-    """Return timm, or say how to install it."""
-    import_torchvision()  # timm imports it, and fails obscurely where the pair does not match
-    try:
-        import timm
-    except ModuleNotFoundError as error:
-        raise UserError("timm is not installed: `pip install 'tta-cattan[timm]'`") from error
-    return timm
-
-
-def _from_torchvision(name: str, num_classes: int, pretrained: bool) -> nn.Module:
-    models = import_torchvision("torchvision.models")
-    if not pretrained:
-        return with_normalization(
-            models.get_model(name, weights=None, num_classes=num_classes), IMAGENET_MEAN, IMAGENET_STD
-        )
-    weights = models.get_model_weights(name).DEFAULT
-    _same_classes(f"torchvision/{name}", len(weights.meta["categories"]), num_classes)
-    model = downloaded(f"torchvision's {name}", partial(models.get_model, name, weights=weights))
-    transform = weights.transforms()
-    return with_normalization(model, transform.mean, transform.std)
-
-
-def _from_timm(name: str, num_classes: int, pretrained: bool) -> nn.Module:
-    timm = import_timm()
-    known = timm.get_pretrained_cfg(name) if pretrained else None
-    if known is not None:
-        _same_classes(f"timm/{name}", known.num_classes, num_classes)
-    build = partial(timm.create_model, name, pretrained=pretrained, num_classes=num_classes)
-    model = downloaded(f"timm's {name}", build) if pretrained else build()
-    return with_normalization(model, model.default_cfg["mean"], model.default_cfg["std"])
-
-
-def _same_classes(arch: str, has: int, wanted: int) -> None:
-    """Refuse pretrained weights of another number of classes: a library would give the model a random classifier."""
-    if has != wanted:
-        raise UserError(
-            f"MODEL.ARCH = {arch!r}: its pretrained weights are of {has} classes and the data set has {wanted}; set "
-            "MODEL.CKPT_PATH to weights for this data set"
-        )
-
-
-def downloaded(what: str, build: Callable[[], nn.Module]) -> nn.Module:
-    """Build a model whose weights a library fetches; a failed download is said in one line."""
-    logger.info("loading the weights of %s (downloaded where they are not cached)", what)
-    try:
-        return build()
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0][:160]
-        raise UserError(
-            f"the weights of {what} could not be had ({reason}): get them on a machine with a network and set "
-            "MODEL.CKPT_PATH to the file"
-        ) from error

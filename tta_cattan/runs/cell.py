@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from tta_cattan.data import Stream
+from tta_cattan.data.sampling import limited
 from tta_cattan.methods import AdaptationMethod, setup_model
 from tta_cattan.methods.footprint import stored_bytes, tent_bytes
 from tta_cattan.progress import progress
@@ -29,7 +30,7 @@ def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
         model = copy.deepcopy(setting.loaded.model)
         return setup_model(model, cfg, setting.benchmark.num_classes, setting.subspace)
 
-    dataset = setting.benchmark.target(cell.target)
+    dataset = limited(setting.benchmark.target(cell.target), cfg.DATA.LIMIT, cfg.DATA.FRACTION, cell.seed)
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
     with progress(None, None, f"{cell.method} {cell.label} seed {cell.seed}") as bar:

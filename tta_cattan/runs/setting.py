@@ -17,8 +17,8 @@ from tta_cattan.models.checkpoints import read_checkpoint
 from tta_cattan.models.zoo import LoadedModel, check_arch, resolve_device
 from tta_cattan.runs.plan import Row, cell_fingerprint
 from tta_cattan.runs.sweep import method_nodes
+from tta_cattan.source.model import require_trained, source_model
 from tta_cattan.source.subspace import check_source_basis, source_subspace
-from tta_cattan.source.training import source_model
 from tta_cattan.subspace import Subspace
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ _SHARED = (
     "SEEDS", "SOURCE.", "TEST.", "MIXED_PRECISION", "BN.",
 )  # fmt: skip
 # What neither the data nor the source model depends on: rows of a sweep that differ in these alone share both.
-_OF_ADAPTATION = ("TEST.", "OPTIM.", "BN.", "MIXED_PRECISION", "SEEDS", "MODEL.EPISODIC", "MODEL.CLASSIFIER")
+_OF_ADAPTATION = (
+    "TEST.", "OPTIM.", "BN.", "MIXED_PRECISION", "SEEDS", "MODEL.EPISODIC", "MODEL.CLASSIFIER", "DATA.LIMIT",
+    "DATA.FRACTION",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ def check_files(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
     for path in {row.cfg.MODEL.CKPT_PATH for row in rows} - {""}:
         read_checkpoint(path)
     for row, benchmark in zip(rows, benchmarks, strict=True):
+        require_trained(row.cfg, benchmark)
         if ADAPTATION_REGISTRY.get(row.method).needs_source_subspace:
             check_source_basis(row.cfg, benchmark)
 

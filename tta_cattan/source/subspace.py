@@ -26,14 +26,23 @@ def source_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> 
     choice = cfg.CATTAN.SOURCE_BASIS
     if choice == "classifier":
         return None
-    path = default_path(cfg, loaded) if choice == "auto" else Path(choice)
-    if choice == "auto" and not path.is_file():
-        require_source_data(benchmark, path)
-        subspace = fit_source_subspace(cfg, loaded, benchmark, path)
-        subspace.save(path)
-        drop_note(path)
-        logger.info("source subspace: %d directions of %d samples (kept in %s)", subspace.d, subspace.count, path)
-        return subspace
+    return kept_subspace(cfg, loaded, benchmark) if choice == "auto" else _read(cfg, loaded, Path(choice))
+
+
+def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Subspace:
+    """Return the subspace of a model from its file in CKPT_DIR, or fit it to the source data and keep it."""
+    path = default_path(cfg, loaded)
+    if path.is_file():
+        return _read(cfg, loaded, path)
+    require_source_data(benchmark, path)
+    subspace = fit_source_subspace(cfg, loaded, benchmark, path)
+    subspace.save(path)
+    drop_note(path)
+    logger.info("source subspace: %d directions of %d samples (kept in %s)", subspace.d, subspace.count, path)
+    return subspace
+
+
+def _read(cfg: CfgNode, loaded: LoadedModel, path: Path) -> Subspace:
     subspace = Subspace.load(path)
     check_model(subspace, path, loaded, cfg.CATTAN.FORCE_BASIS)
     logger.info("source subspace: %d directions of %d samples, from %s", subspace.d, subspace.count, path)

@@ -1,0 +1,49 @@
+"""``tta-cattan train-source``: train the source model of a benchmark, and fit its subspace."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tta_cattan.cli.arguments import parse_with_overrides
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    result = argparse.ArgumentParser(
+        prog="tta-cattan train-source",
+        usage="%(prog)s --cfg FILE [KEY VALUE ...]",
+        description="Train a source model by the recipe in the SOURCE keys and write it with its source subspace to "
+        "CKPT_DIR, where every other command finds it. Run it again after an interruption: it goes on.",
+    )
+    result.add_argument(
+        "--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/officehome/source_train.yaml"
+    )
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args, overrides = parse_with_overrides(parser(), argv)
+    import torch
+
+    from tta_cattan.config import find_config, load_cfg
+    from tta_cattan.data import BENCHMARK_REGISTRY
+    from tta_cattan.models.zoo import check_arch
+    from tta_cattan.runs.log import setup_logging
+    from tta_cattan.source.model import train_source, validation_accuracy
+    from tta_cattan.source.subspace import default_path, kept_subspace
+
+    setup_logging()
+    cfg = load_cfg(find_config(args.cfg), overrides)
+    benchmark = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
+    benchmark.check()
+    check_arch(cfg.MODEL.ARCH, benchmark.family)
+    torch.backends.cudnn.benchmark = cfg.CUDNN.BENCHMARK
+    loaded = train_source(cfg, benchmark)
+    accuracy = validation_accuracy(loaded.origin)
+    held_out = "" if accuracy is None else f", {accuracy:.2%} of the held-out source data right"
+    print(f"source model: {loaded.origin} (sha256 {loaded.sha256[:16]}{held_out})")
+    subspace = kept_subspace(cfg, loaded, benchmark)
+    print(f"source subspace: {default_path(cfg, loaded)} ({subspace.d} directions of {subspace.count} samples)")
+    return 0
