@@ -65,9 +65,9 @@ def test_what_cannot_be_recovered_is_one_line(tmp_path, capsys, method, said):
 
 def test_a_benchmark_without_source_data_is_told(tmp_path, capsys, monkeypatch):
     assert main(["--methods", "tent", *overrides(tmp_path, **SMALL)]) == 0  # the model is trained and kept
-    from tta_cattan.source import training
+    from tta_cattan.source import model
 
-    loaded = training.load_or_train
+    loaded = model.train_source
     data = BENCHMARK_REGISTRY.get("digits_c").source
     monkeypatch.setattr(BENCHMARK_REGISTRY.get("digits_c"), "source", lambda self: None)
 
@@ -78,7 +78,7 @@ def test_a_benchmark_without_source_data_is_told(tmp_path, capsys, monkeypatch):
         finally:
             del benchmark.source
 
-    monkeypatch.setattr(training, "load_or_train", with_source)
+    monkeypatch.setattr(model, "train_source", with_source)
     assert recover(tmp_path, "tent") == 2
     assert "digits_c has no source data: set DATA.SOURCE_DIR" in capsys.readouterr().err.splitlines()[-1]
 
