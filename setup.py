@@ -35,6 +35,7 @@ EXTRAS = {
     "robustbench": ["robustbench==1.1.1", "setuptools<81"],
     "timm": ["timm>=0.9"],
     "report": REPORT,
+    "ray": ["ray>=2.9"],
     "test": [*REPORT, "pytest>=7", "hypothesis>=6", "onnx>=1.16", "onnxscript>=0.1", "onnxruntime>=1.17"],
     "dev": ["ruff>=0.6", "mypy>=1.8"],
 }

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tta_cattan.cli.arguments import parse_with_overrides
 from tta_cattan.errors import UserError
 
+if TYPE_CHECKING:
+    from tta_cattan.runs.runner import Launcher
+
 DEFAULT_CFG = "cfgs/digits_c/cattan.yaml"
+LAUNCHERS = ("local", "ray")
 ALL_METHODS = ("source", "norm", "tent", "tent_plus", "shot", "ip", "cattan")
 
 
@@ -16,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the harness's arguments."""
     result = argparse.ArgumentParser(
         prog="tta-cattan",
-        usage="%(prog)s [--cfg FILE] [--methods A,B,C] [--sweep KEY=A,B,C] [--list] [--dry-run] [KEY VALUE ...]",
+        usage="%(prog)s [--cfg FILE] [--methods A,B,C] [--sweep KEY=A,B,C] [OPTIONS] [KEY VALUE ...]",
         description="Compare test-time adaptation methods. Without arguments: all seven on the embedded digits.",
         epilog="Other commands: tta-cattan COMMAND --help",
     )
@@ -31,6 +36,9 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="a row per setting of a key, e.g. CATTAN.D=64,256; given again: every combination",
     )
+    result.add_argument("--launcher", choices=LAUNCHERS, default="local", help="where the cells are computed")
+    result.add_argument("--address", metavar="HOST:PORT", help="the Ray cluster (or 'auto'); without it Ray runs here")
+    result.add_argument("--workers", metavar="N", type=int, help="processes of the Ray that runs here; one per CPU")
     result.add_argument("--list", action="store_true", help="list methods, datasets and models, and stop")
     result.add_argument("--dry-run", action="store_true", help="check everything, compute nothing")
     return result
@@ -56,12 +64,26 @@ def main(argv: Sequence[str]) -> int:
     setup_logging()
     sweeps = parse_sweeps(args.sweep, overrides)
     rows = plan_rows(find_config(args.cfg or DEFAULT_CFG), overrides, methods, sweeps)
-    outcome = run(rows, args.dry_run)
+    outcome = run(rows, args.dry_run, _launcher(args))
     if outcome is not None:
         summary, folder = outcome
         print(to_text(summary))
         print(f"\nresults: {folder}")
     return 0
+
+
+def _launcher(args: argparse.Namespace) -> Launcher:
+    """Return what computes the cells."""
+    if args.launcher == "ray":
+        from tta_cattan.runs.ray_launcher import RayLauncher
+
+        return RayLauncher(args.address, args.workers)
+    for option in ("address", "workers"):
+        if getattr(args, option) is not None:
+            raise UserError(f"--{option} {getattr(args, option)}: this is an option of --launcher ray")
+    from tta_cattan.runs.cell import one_by_one
+
+    return one_by_one
 
 
 def _list() -> int:
