@@ -29,14 +29,17 @@ REQUIRES = [
 
 # constrained layout with legends outside the axes came with matplotlib 3.7
 REPORT = ["jinja2>=3.0", "matplotlib>=3.7"]
+# ScanNet's part of PointDA-10 lies in .h5 files
+POINTS = ["h5py>=3.1"]
 
 EXTRAS = {
     # RobustBench 1.1.1 pins timm 1.0.9 and gdown 5.1.0, and reads pkg_resources, which setuptools 81 dropped.
     "robustbench": ["robustbench==1.1.1", "setuptools<81"],
     "timm": ["timm>=0.9"],
+    "points": POINTS,
     "report": REPORT,
     "ray": ["ray>=2.9"],
-    "test": [*REPORT, "pytest>=7", "hypothesis>=6", "onnx>=1.16", "onnxscript>=0.1", "onnxruntime>=1.17"],
+    "test": [*REPORT, *POINTS, "pytest>=7", "hypothesis>=6", "onnx>=1.16", "onnxscript>=0.1", "onnxruntime>=1.17"],
     "dev": ["ruff>=0.6", "mypy>=1.8"],
 }
 

@@ -15,6 +15,7 @@ from tta_cattan.models.zoo import check_arch
 ROOT = Path(__file__).parents[2] / "cfgs"
 FILES = sorted(ROOT.rglob("*.yaml"))
 METHODS = {"source", "norm", "tent", "tent_plus", "shot", "ip", "cattan"}
+VARIANTS = {"cattan_authors": "cattan"}  # a second file of one method
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -23,7 +24,7 @@ def test_it_loads_and_names_what_exists(path):
     assert cfg.MODEL.ADAPTATION in ADAPTATION_REGISTRY
     if path.stem == "base":  # a part of the others, which may have a second base
         return
-    assert path.stem == cfg.MODEL.ADAPTATION
+    assert VARIANTS.get(path.stem, path.stem) == cfg.MODEL.ADAPTATION
     benchmark = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
     assert benchmark.domains()
     if benchmark.family is None or find_spec("robustbench"):
@@ -41,11 +42,27 @@ def test_it_loads_and_names_what_exists(path):
         "imagenet_c_augmix",
         "imagenet_c_deepaugment",
         "mnist_usps",
+        "pointda10",
+        "shapes_c",
     ],
 )
 def test_every_dataset_has_every_method_over_one_base(name):
-    assert {path.stem for path in FILES if path.parent.name == name} == METHODS | {"base"}
-    cfgs = [load_cfg(ROOT / name / f"{method}.yaml") for method in METHODS]
+    dataset = load_cfg(ROOT / name / "base.yaml").CORRUPTION.DATASET
+    methods = METHODS if BENCHMARK_REGISTRY.get(dataset).images else METHODS - {"ip"}
+    assert {path.stem for path in FILES if path.parent.name == name} - VARIANTS.keys() == methods | {"base"}
+    cfgs = [load_cfg(ROOT / name / f"{method}.yaml") for method in methods]
     for part in ("CORRUPTION", "DATA", "SEEDS"):
         assert all(cfg[part] == cfgs[0][part] for cfg in cfgs), "methods are compared on the same data"
     assert len({(cfg.MODEL.ARCH, cfg.TEST.PROTOCOL) for cfg in cfgs}) == 1
+
+
+@pytest.mark.parametrize("name", ["pointda10", "shapes_c"])
+def test_the_authors_options_are_those_of_their_code(name):
+    paper, authors = (load_cfg(ROOT / name / f"{file}.yaml") for file in ("cattan", "cattan_authors"))
+    node = authors.CATTAN
+    assert (node.ALIGN_REDUCTION, node.CLASS_BALANCE, node.LAMBDA_CB) == ("mean", "entropy", 0.2)
+    assert (node.CENTERING, authors.BN.STATISTICS, authors.OPTIM.WD) == ("none", "running", 5e-4)
+    assert node.D == 400 or name != "pointda10"
+    assert (paper.CATTAN.ALIGN_REDUCTION, paper.CATTAN.CLASS_BALANCE, paper.OPTIM.WD) == ("sum", "bce", 0)
+    for part in ("CORRUPTION", "DATA", "TEST", "SOURCE"):
+        assert paper[part] == authors[part]

@@ -122,6 +122,8 @@ CHECKS: dict[str, Check] = {
     "SOURCE.VALIDATION": within(0, 1, "[)"),
     "SOURCE.PER_CLASS": at_least(0),
     "DATA.IMAGE_SIZE": at_least(16),
+    "DATA.POINTS": at_least(16),
+    "DATA.TARGET_PART": one_of("all", "train", "test"),
     "DATA.SCALING": one_of("none", "l1", "l1_zscore"),
     "SAFETY.ON_COLLAPSE": one_of("report", "reset"),
     "SAFETY.ON_DIVERGENCE": one_of("report", "reset"),

@@ -135,6 +135,13 @@ _C = CfgNode(
             "IMAGE_SIZE": 224,  # side of clean images after resizing (to 256/224 of it) and cropping [ours]
             "SOURCE": "",  # source domain of a domain-adaptation benchmark [ours]
             "TARGET": "",  # its target domain; '' = every other domain, one after the other [ours]
+            "POINTS": 1024,  # points of a cloud: the first ones of a file [ours; paper]
+            # True = ShapeNet and ScanNet are turned so that the z axis is up, as in ModelNet (DefRec's loader); False =
+            # as in the files (PointDAN's and the authors' loaders) [ours]
+            "UPRIGHT": True,
+            # part of PointDA-10's target domain to adapt to and to evaluate: 'all' = both (authors' code), 'train',
+            # 'test' [ours]
+            "TARGET_PART": "all",
             # image lists of a domain-adaptation benchmark: '' = none, its class folders are read; 'official' =
             # DomainNet's <domain>_train.txt (source) and <domain>_test.txt (target); otherwise a folder with
             # <domain>_list.txt (lines 'path label', as SHOT has them) [ours]

@@ -2,6 +2,8 @@
 
 from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.data.cifar_c import Cifar10C, Cifar10Clean, Cifar100C, Cifar100Clean
+from tta_cattan.data.clouds.pointda10 import PointDA10
+from tta_cattan.data.clouds.shapes_c import ShapesC
 from tta_cattan.data.digits import DigitsC
 from tta_cattan.data.digits_da import DigitsDA
 from tta_cattan.data.features import Features
@@ -24,6 +26,8 @@ __all__ = [
     "ImageNetC",
     "ImageNetClean",
     "OfficeCaltech10",
+    "PointDA10",
+    "ShapesC",
     "Stream",
     "Unlabelled",
 ]

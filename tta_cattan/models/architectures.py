@@ -14,6 +14,7 @@ from tta_cattan.models.checkpoints import load_weights
 from tta_cattan.models.cifar_resnet import CifarResNet
 from tta_cattan.models.feature_mlp import FeatureMLP
 from tta_cattan.models.input_normalization import IMAGENET_MEAN, IMAGENET_STD, inner_network, with_normalization
+from tta_cattan.models.pointnet import PointNet
 from tta_cattan.models.resnet_v1 import resnet50_v1
 from tta_cattan.models.shot_network import SHOT_PREFIX, init_backbone, shot_network
 from tta_cattan.models.small_cnn import SmallCNN
@@ -77,6 +78,7 @@ ARCHITECTURES: Registry[Architecture] = Registry("model")
 for _name, _architecture in {
     "small_resnet": Architecture(SmallResNet, trained_here=True),
     "small_cnn": Architecture(SmallCNN, trained_here=True),
+    "pointnet": Architecture(PointNet, trained_here=True),
     "feature_mlp": Architecture(FeatureMLP, trained_here=True, keys=("IN_FEATURES", "WIDTH")),
     **{
         f"cifar_resnet{n}": Architecture(partial(CifarResNet, n), IMAGENET_MEAN, IMAGENET_STD) for n in (20, 32, 44, 56)

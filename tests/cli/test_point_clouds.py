@@ -1,0 +1,98 @@
+"""Point clouds from the files to the table, and shapes that a network learns and a shift takes from it."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from cloud_trees import write_folders, write_scannet
+from torch.utils.data import TensorDataset
+
+from tta_cattan.cli.main import main
+from tta_cattan.config import load_cfg
+from tta_cattan.data import Stream
+from tta_cattan.data.clouds.geometry import jitter, to_batch, to_unit_sphere, turn_about_z
+from tta_cattan.data.clouds.shapes import sample_shape
+from tta_cattan.data.clouds.shifts import scan
+from tta_cattan.methods import ADAPTATION_REGISTRY
+from tta_cattan.methods.optim import adam
+from tta_cattan.models.features import iterate_features
+from tta_cattan.models.pointnet import PointNet
+from tta_cattan.protocols import run_offline
+from tta_cattan.source.recipe import Recipe
+from tta_cattan.source.training import SourceStreams, train_classifier
+from tta_cattan.subspace import fit_subspace
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory):
+    """Return the KEY VALUE pairs of a run from ModelNet to ScanNet that takes seconds."""
+    root = tmp_path_factory.mktemp("pointda10")
+    write_folders(root, "modelnet", per_class=1, n=40)
+    write_scannet(root, per_class=1, n=40)
+    values = {
+        "DATA_DIR": root,
+        "CKPT_DIR": root / "ckpt",
+        "SAVE_DIR": root / "out",
+        "DATA.TARGET": "scannet",
+        "DATA.POINTS": 24,
+        "SOURCE.EPOCHS": 1,
+        "TEST.EPOCHS": 1,
+        "TEST.BATCH_SIZE": 10,
+        "CATTAN.D": 6,
+        "SEEDS": 0,
+        "DEVICE": "cpu",
+    }
+    return [str(part) for pair in values.items() for part in pair]
+
+
+def test_from_the_files_to_the_table(small_run, capsys):
+    methods = ["source", "norm", "tent", "tent_plus", "shot", "cattan"]
+    assert main(["--cfg", "cfgs/pointda10/cattan.yaml", "--methods", ",".join(methods), *small_run]) == 0
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert table[0] == ["method", "scannet", "avg", "ECE"] and [row[0] for row in table[1:7]] == methods
+
+    assert main(["--cfg", "cfgs/pointda10/cattan_authors.yaml", *small_run]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[1].split()[0] == "cattan"
+    assert "training pointnet" not in shown.err, "the source model is the same"
+
+
+def test_ip_is_for_images(small_run, capsys):
+    assert main(["--cfg", "cfgs/pointda10/cattan.yaml", "--methods", "ip", *small_run]) == 2
+    assert "'ip' needs images, and pointda10 has none" in capsys.readouterr().err
+
+
+def clouds_of(names, per_class, seed, shift=None):
+    """Return clouds of 64 points of the named shapes."""
+    rng = np.random.default_rng(seed)
+    clouds = [to_unit_sphere(sample_shape(name, 64, rng)) for name in names for _ in range(per_class)]
+    if shift is not None:
+        clouds = [to_unit_sphere(shift(points, 3, rng)) for points in clouds]
+    return TensorDataset(to_batch(clouds), torch.arange(len(names)).repeat_interleave(per_class))
+
+
+def test_shapes_are_learnt_and_cattan_wins_back_some_of_what_a_shift_takes(tmp_path):
+    names = ("sphere", "box", "cone", "torus")
+    source, target = clouds_of(names, 16, seed=0), clouds_of(names, 16, seed=2, shift=scan)
+    torch.manual_seed(0)
+    net = PointNet(len(names))
+    streams = SourceStreams(Stream(source, 16, 0, torch.device("cpu")), None, lambda x: jitter(turn_about_z(x)))
+    recipe = Recipe.of(load_cfg(None, ["SOURCE.EPOCHS", 20, "SOURCE.LR", 0.02]))
+    train_classifier(net, streams, recipe, tmp_path / "note", {})
+    net.requires_grad_(False)
+    with torch.no_grad():
+        assert (net(source.tensors[0]).argmax(1) == source.tensors[1]).float().mean() > 0.9
+
+    subspace = fit_subspace(torch.cat(list(iterate_features(net, "fc", [source.tensors[0]]))))
+    stream = Stream(target, 32, 0, torch.device("cpu"))
+    accuracy = {}
+    for name, options in (
+        ("source", {}),
+        ("cattan", {"source_subspace": subspace, "d": 16, "optimizer": adam(1e-3), "align_reduction": "mean"}),
+    ):
+        method = ADAPTATION_REGISTRY.get(name)(copy.deepcopy(net), **options)
+        accuracy[name] = run_offline(method, stream, 2).metrics()["accuracy"]
+    assert accuracy["source"] < 0.75 and accuracy["cattan"] > accuracy["source"] + 0.08, accuracy
