@@ -12,6 +12,7 @@ from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.data import BENCHMARK_REGISTRY
 from tta_cattan.data.corruptions import corrupt, corrupt_batch, image_rng
+from tta_cattan.data.corruptions.recipe import RECIPE_FILE
 from tta_cattan.domain import Domain
 
 NAMES = ("gaussian_noise", "contrast")
@@ -29,7 +30,8 @@ def make(images, out, *more: str, corruptions: str = ",".join(NAMES), severities
 
 
 def contents(folder) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != RECIPE_FILE)
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
 @pytest.fixture
@@ -97,7 +99,9 @@ def test_arrays_become_cifar_c(tmp_path, capsys):
     assert make(tmp_path / "clean.npz", out, workers=2) == 0
     assert "2 files made" in capsys.readouterr().out, "a severity that was not asked for before is added to its file"
     times = {path: path.stat().st_mtime_ns for path in out.glob("*[nt]*.npy")}
-    assert {path.name for path in out.iterdir()} == {"labels.npy", "gaussian_noise.npy", "contrast.npy"}
+    assert {path.name for path in out.iterdir()} == {
+        "labels.npy", "gaussian_noise.npy", "contrast.npy", RECIPE_FILE,
+    }  # fmt: skip
     assert make(tmp_path / "clean.npz", out) == 0
     assert "0 files made, 2 were there already" in capsys.readouterr().out
     assert len(times) == 2 and {path: path.stat().st_mtime_ns for path in times} == times

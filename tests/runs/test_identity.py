@@ -121,3 +121,18 @@ def test_run_file_refuses_without_harming_the_old_one(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write.*run.json"):
         write_run_file(tmp_path / "file", {"a": 1})
+
+
+def test_the_description_of_an_earlier_run_is_kept(tmp_path):
+    write_run_file(tmp_path, {"created": "1", "a": 1})
+    write_run_file(tmp_path, {"created": "2", "a": 1})
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"], "the same run again"
+    for value in (2, 3):
+        write_run_file(tmp_path, {"created": "3", "a": value})
+    (tmp_path / "run.json").write_text("{ torn")
+    write_run_file(tmp_path, {"created": "4", "a": 4})
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found.pop("run-3.json") == "{ torn"
+    assert {name: json.loads(text)["a"] for name, text in found.items()} == {
+        "run-1.json": 1, "run-2.json": 2, "run.json": 4,
+    }  # fmt: skip

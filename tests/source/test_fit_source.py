@@ -206,3 +206,22 @@ def test_the_source_model_is_trained_once_and_a_damaged_file_is_named(tmp_path, 
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match=rf"{path.name} is damaged or truncated"):
         source_model(cfg, benchmark)
+
+
+def test_auto_keeps_apart_what_was_fitted_to_other_images(tmp_path):
+    def auto(**changes: object) -> Subspace:
+        return source_subspace(*reordered(settings(CKPT_DIR=tmp_path, **changes)))
+
+    def reordered(found):
+        cfg, benchmark, loaded = found
+        return cfg, loaded, benchmark
+
+    few = {"SOURCE.PER_CLASS": 5}
+    assert (auto(**few).count, auto().count, auto(**few).count) == (50, 1297, 50)
+    assert auto(**few, RNG_SEED=1).provenance["seed"] == 1
+    files = sorted(path.name for path in (tmp_path / "subspaces").iterdir())
+    assert len(files) == 2
+    # What fit-source was told to write there is taken by a config that says nothing, or the same.
+    main(["fit-source", "--cfg", CFG, "--per-class", "7", *overrides(CKPT_DIR=tmp_path)])
+    assert (auto().count, auto(**{"SOURCE.PER_CLASS": 7}).count, auto(**few).count) == (70, 70, 50)
+    assert sorted(path.name for path in (tmp_path / "subspaces").iterdir()) == files

@@ -41,6 +41,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parser().parse_args(argv)
     from tta_cattan.data.corruptions import COMMON, EXTRA, SEVERITIES
+    from tta_cattan.data.corruptions.apply import SMALLEST_SIDE
     from tta_cattan.data.corruptions.make import Task, corrupt_array_file, corrupt_folder
 
     known = (*COMMON, *EXTRA)
@@ -55,6 +56,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"--images {args.images} does not exist: give a folder of class folders or an .npz file")
     if args.workers < 0:
         raise UserError(f"--workers {args.workers}: give the number of processes, or 0 for one per core")
+    if args.size < SMALLEST_SIDE:
+        raise UserError(f"--size {args.size}: the corruptions need images of at least {SMALLEST_SIDE} pixels")
     is_file = args.images.is_file()
     strengths = args.strengths or ("cifar" if is_file else "imagenet")
     task = Task(names, severities, strengths, args.seed, args.size, args.frost, args.workers)

@@ -88,7 +88,11 @@ class Benchmark(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what decides the data's content, for the fingerprint of a result."""
+        """Return what decides the data's content in all domains, for the fingerprint of a result."""
+
+    def identity(self, domain: Domain) -> str:
+        """Return what tells a domain's files from others of the same names; '' where ``describe`` says it all."""
+        return ""
 
 
 BENCHMARK_REGISTRY: Registry[type[Benchmark]] = Registry("dataset")

@@ -7,11 +7,12 @@ from typing import Any
 
 from torch.utils.data import TensorDataset
 
-from tta_cattan.data.arrays import first, load_npz, to_tensor
+from tta_cattan.data.arrays import first, identity_of_rows, load_npz, to_tensor
 from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.data.corruptions import COMMON, EXTRA
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
+from tta_cattan.files import identity_of_files, sha256_file
 from tta_cattan.upstream.robustbench import import_robustbench
 from tta_cattan.upstream.torchvision import import_torchvision
 
@@ -31,10 +32,16 @@ class _Cifar(Benchmark):
         return self._clean(train=True) if self._has_clean() else None
 
     def describe_source(self) -> dict[str, Any]:
-        return {"name": f"{self.torchvision_class} train", "from": Path(self.cfg.DATA.SOURCE_DIR).name or "torchvision"}
+        own = Path(self.cfg.DATA.SOURCE_DIR)
+        identity = identity_of_files([own], own.parent) if own.name else self._clean_identity()
+        return {"name": f"{self.torchvision_class} train", "from": own.name or "torchvision", "files": identity}
 
     def _has_clean(self) -> bool:
         return (Path(self.cfg.DATA_DIR) / self.clean_folder).is_dir()
+
+    def _clean_identity(self) -> str:
+        folder = Path(self.cfg.DATA_DIR) / self.clean_folder
+        return identity_of_files(sorted(path for path in folder.glob("*") if path.is_file()), folder)
 
     def _clean(self, train: bool) -> TensorDataset:
         import torch
@@ -75,11 +82,13 @@ class _CifarC(_Cifar):
         return TensorDataset(images[: len(labels)], labels.long())
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "name": self.folder,
-            "num_ex": self.cfg.CORRUPTION.NUM_EX,
-            "data_dir": str(Path(self.cfg.DATA_DIR).resolve()),
-        }
+        return {"name": self.folder, "num_ex": self.cfg.CORRUPTION.NUM_EX}
+
+    def identity(self, domain: Domain) -> str:
+        """Return the identity of the labels and of the rows of one severity: others may be added to the file."""
+        root = Path(self.cfg.DATA_DIR) / self.folder
+        rows = slice((domain.severity - 1) * N_TEST, domain.severity * N_TEST)
+        return identity_of_rows(root / f"{domain.name}.npy", rows, [sha256_file(root / "labels.npy")])
 
 
 class _CifarClean(_Cifar):
@@ -103,6 +112,9 @@ class _CifarClean(_Cifar):
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.torchvision_class, "num_ex": self.cfg.CORRUPTION.NUM_EX}
+
+    def identity(self, domain: Domain) -> str:
+        return self._clean_identity()
 
 
 class _Cifar10:

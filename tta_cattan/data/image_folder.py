@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from tta_cattan.errors import UserError
+from tta_cattan.files import evenly
 from tta_cattan.upstream.torchvision import import_torchvision
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff")
@@ -47,6 +48,15 @@ def find_images(folder: Path, classes: Mapping[str, int]) -> list[tuple[Path, in
     if not samples:
         raise UserError(f"{folder} holds no images in class folders ({', '.join(EXTENSIONS)})")
     return samples
+
+
+def first_images(folder: Path, most: int = 32) -> list[Path]:
+    """Return the first image of up to ``most`` class folders, evenly spaced: enough to tell a data set from another."""
+    folders = sorted(path for path in folder.glob("*") if path.is_dir())
+    found = (
+        sorted(p for p in child.iterdir() if p.suffix.lower() in EXTENSIONS)[:1] for child in evenly(folders, most)
+    )
+    return [path for paths in found for path in paths]
 
 
 def to_tensor_transform() -> Callable[[Image.Image], Tensor]:

@@ -10,9 +10,16 @@ from typing import Any
 
 from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.data.corruptions import COMMON, EXTRA
-from tta_cattan.data.image_folder import ImageList, find_images, resize_crop_transform, to_tensor_transform
+from tta_cattan.data.image_folder import (
+    ImageList,
+    find_images,
+    first_images,
+    resize_crop_transform,
+    to_tensor_transform,
+)
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
+from tta_cattan.files import identity_of_files
 from tta_cattan.upstream.robustbench import import_robustbench
 
 N_IDS = 5000  # the images that RobustBench evaluates, by ids that ship with it
@@ -71,13 +78,14 @@ class _ImageNet(Benchmark):
 
     def target(self, domain: Domain) -> ImageList:
         """Return the images of a domain, decoded when they are asked for."""
+        return ImageList(self._samples(domain), self.transform())
+
+    def _samples(self, domain: Domain) -> list[tuple[Path, int]]:
         root = self.root(domain)
-        if self._uses_ids():
-            ids = robustbench_ids()[: self.cfg.CORRUPTION.NUM_EX]
-            samples = [(root / name, class_labels()[name.split("/")[0]]) for name in ids]
-        else:
-            samples = find_images(root, class_labels())
-        return ImageList(samples, self.transform())
+        if not self._uses_ids():
+            return find_images(root, class_labels())
+        ids = robustbench_ids()[: self.cfg.CORRUPTION.NUM_EX]
+        return [(root / name, class_labels()[name.split("/")[0]]) for name in ids]
 
     def transform(self) -> Any:
         """Return the conversion to a tensor: corrupted images have their size already."""
@@ -85,21 +93,28 @@ class _ImageNet(Benchmark):
 
     def source(self) -> ImageList | None:
         """Return the training images: DATA.SOURCE_DIR, or DATA_DIR/train."""
-        folder = Path(self.cfg.DATA.SOURCE_DIR or Path(self.cfg.DATA_DIR) / "train")
+        folder = self._source_folder()
         if not folder.is_dir():
             return None
         return ImageList(find_images(folder, class_labels()), resize_crop_transform(self.cfg.DATA.IMAGE_SIZE))
 
     def describe_source(self) -> dict[str, Any]:
-        folder = self.cfg.DATA.SOURCE_DIR or "train"
-        return {"name": "ImageNet", "folder": Path(folder).name, "size": self.cfg.DATA.IMAGE_SIZE}
+        folder = self._source_folder()
+        return {
+            "name": "ImageNet",
+            "folder": folder.name,
+            "size": self.cfg.DATA.IMAGE_SIZE,
+            "files": identity_of_files(first_images(folder), folder),
+        }
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "num_ex": self.cfg.CORRUPTION.NUM_EX,
-            "data_dir": str(Path(self.cfg.DATA_DIR).resolve()),
-        }
+        return {"name": self.name, "num_ex": self.cfg.CORRUPTION.NUM_EX}
+
+    def identity(self, domain: Domain) -> str:
+        return identity_of_files([path for path, _ in self._samples(domain)], self.root(domain))
+
+    def _source_folder(self) -> Path:
+        return Path(self.cfg.DATA.SOURCE_DIR or Path(self.cfg.DATA_DIR) / "train")
 
     def _uses_ids(self) -> bool:
         return 0 < self.cfg.CORRUPTION.NUM_EX <= N_IDS

@@ -73,6 +73,14 @@ def load_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> Loa
     return LoadedModel.of(model.to(resolve_device(cfg.DEVICE)), str(origin))
 
 
+def untrained_model(cfg: CfgNode, num_classes: int) -> nn.Module | None:
+    """Return the model that ``MODEL.ARCH`` names with random weights; None for RobustBench's."""
+    if is_library_name(cfg.MODEL.ARCH):
+        return load_from_library(cfg.MODEL.ARCH, num_classes, pretrained=False)
+    architecture = find_architecture(cfg.MODEL.ARCH)
+    return None if architecture is None else architecture(num_classes, cfg.MODEL)
+
+
 def check_arch(arch: str, family: str | None) -> None:
     """Refuse a name that nobody has, before anything is loaded."""
     if is_library_name(arch):

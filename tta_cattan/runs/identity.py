@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tta_cattan.disk import disk_errors
 from tta_cattan.errors import UserError
 from tta_cattan.files import sha256_text, write_text
 
@@ -92,11 +94,26 @@ def describe_run(
 
 
 def write_run_file(folder: str | os.PathLike[str], description: Mapping[str, Any]) -> Path:
-    """Write ``description`` to ``run.json`` in ``folder`` atomically and return its path."""
+    """Write ``description`` to ``run.json`` in ``folder`` atomically and return its path.
+
+    Note: the results of a folder may come of several commands; those before are kept as ``run-1.json`` and so on.
+    """
     path = Path(folder) / RUN_FILE
-    text = json.dumps(_plain(description, RUN_FILE), indent=2, sort_keys=True, allow_nan=False)
-    write_text(path, text + "\n")
+    text = json.dumps(_plain(description, RUN_FILE), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    with disk_errors("write", path):
+        if path.is_file() and _lasting(path.read_text(encoding="utf-8")) != _lasting(text):
+            number = next(n for n in itertools.count(1) if not path.with_name(f"run-{n}.json").exists())
+            os.replace(path, path.with_name(f"run-{number}.json"))
+    write_text(path, text)
     return path
+
+
+def _lasting(text: str) -> Any:
+    """Return a description without its date: the same command again is the same run."""
+    try:
+        return {key: value for key, value in json.loads(text).items() if key != "created"}
+    except (ValueError, AttributeError):
+        return text  # damaged: kept as it is
 
 
 def _plain(value: Any, name: str) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import torch
 
+from tta_cattan.domain import Domain
 from tta_cattan.progress import progress
 from tta_cattan.runs.cell import one_by_one
 from tta_cattan.runs.description import header_lines, run_folder, write_description
@@ -42,7 +44,7 @@ def run(rows: Sequence[Row], dry_run: bool = False, launcher: Launcher = one_by_
         Job(row.cfg, row.changes, setting.fingerprint(row.cfg)) for row, setting in zip(rows, prepared, strict=True)
     ]
     settings = {job.label: setting for job, setting in zip(jobs, prepared, strict=True)}
-    cells = plan_cells(jobs, domains)
+    cells = _of_these_files(plan_cells(jobs, domains), settings)
     folder = run_folder(jobs, settings)
     store = ResultsStore(folder)
     with store.lock():
@@ -55,6 +57,23 @@ def run(rows: Sequence[Row], dry_run: bool = False, launcher: Launcher = one_by_
         summary = summarise(found, expected=[cell for _, cell in cells])
         write_summary(folder, summary, header_lines(jobs, settings, found))
     return summary, folder
+
+
+def _of_these_files(cells: Sequence[tuple[Job, Cell]], settings: Mapping[str, Setting]) -> list[tuple[Job, Cell]]:
+    """Return the cells, each job's fingerprint ending in the identity of the files of the cell's domain, if it has any.
+
+    Note: per domain, so that another corruption in the same folder repeats no cell of the first.
+    """
+    known: dict[tuple[int, Domain], str] = {}
+    stamped = []
+    for job, cell in cells:
+        benchmark = settings[job.label].benchmark
+        key = (id(benchmark), cell.target)
+        if key not in known:
+            known[key] = benchmark.identity(cell.target)
+        fingerprint = "-".join(filter(None, (job.fingerprint, known[key])))
+        stamped.append((replace(job, fingerprint=fingerprint), cell))
+    return stamped
 
 
 def _compute(

@@ -86,6 +86,7 @@ def describe_fit(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark, n: int
         "data": benchmark.describe_source(),
         "n": n,
         "per_class": cfg.SOURCE.PER_CLASS,
+        "seed": cfg.RNG_SEED if cfg.SOURCE.PER_CLASS else None,
         "centering": "none" if cfg.CATTAN.CENTERING == "none" else "pca",
         "versions": {"tta-cattan": __version__, "torch": torch.__version__},
     }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tta_cattan.config import get_defaults
 from tta_cattan.data.benchmark import Benchmark
 from tta_cattan.errors import UserError
+from tta_cattan.files import sha256_text
 from tta_cattan.models.zoo import LoadedModel
 from tta_cattan.source.fitting import drop_note, fit_source_subspace
 from tta_cattan.subspace import Subspace
@@ -31,7 +34,7 @@ def source_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> 
 
 def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Subspace:
     """Return the subspace of a model from its file in CKPT_DIR, or fit it to the source data and keep it."""
-    path = default_path(cfg, loaded)
+    path = auto_path(cfg, loaded, benchmark)
     if path.is_file():
         return _read(cfg, loaded, path)
     require_source_data(benchmark, path)
@@ -52,6 +55,31 @@ def _read(cfg: CfgNode, loaded: LoadedModel, path: Path) -> Subspace:
 def default_path(cfg: CfgNode, loaded: LoadedModel) -> Path:
     """Return where the subspace of a model lies in CKPT_DIR."""
     return _folder(cfg) / _name(cfg, loaded.sha256[:12])
+
+
+def auto_path(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Path:
+    """Return where "auto" looks: the default place, or one apart where the config asks for other source images.
+
+    Note: a config that says nothing about them takes what `fit-source` wrote, whatever it was told.
+    """
+    path, asked = default_path(cfg, loaded), _asked(cfg, benchmark)
+    if not asked:
+        return path
+    if path.is_file():
+        made = Subspace.load(path).provenance
+        if all(made.get(key) == value for key, value in asked.items()):
+            return path
+    return path.with_stem(f"{path.stem}-{sha256_text(json.dumps(asked, sort_keys=True))[:8]}")
+
+
+def _asked(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
+    """Return what the config says about the images of the subspace beyond the defaults, as its provenance has it."""
+    asked: dict[str, Any] = {}
+    if cfg.SOURCE.PER_CLASS:
+        asked |= {"per_class": cfg.SOURCE.PER_CLASS, "seed": cfg.RNG_SEED}
+    if cfg.DATA.SOURCE_DIR or cfg.DATA.IMAGE_SIZE != get_defaults().DATA.IMAGE_SIZE:
+        asked["data"] = benchmark.describe_source()
+    return asked
 
 
 def check_source_basis(cfg: CfgNode, benchmark: Benchmark) -> None:

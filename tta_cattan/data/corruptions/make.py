@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -17,6 +17,7 @@ from PIL import Image
 from tta_cattan.data.arrays import read_npz
 from tta_cattan.data.corruptions.apply import corrupt, corrupt_batch, image_rng
 from tta_cattan.data.corruptions.frost_texture import load_textures
+from tta_cattan.data.corruptions.recipe import keep_recipe
 from tta_cattan.errors import UserError
 from tta_cattan.files import atomic_path
 from tta_cattan.progress import progress
@@ -40,12 +41,22 @@ class Task:
     frost: Path | None = None
     workers: int = 0
 
+    def recipe(self) -> dict[str, Any]:
+        """Return what decides the images, by the name of its option."""
+        recipe = {"seed": self.seed, "strengths": self.strengths}
+        if "frost" in self.corruptions:
+            recipe["frost"] = "(a grown texture)" if self.frost is None else str(self.frost)
+        return recipe
+
 
 def corrupt_folder(images: Path, out: Path, task: Task) -> tuple[int, int]:
     """Write ``out/<corruption>/<severity>/<class>/<image>.JPEG`` for each ``<class>/<image>``; return (made, kept)."""
     files = sorted(path for path in images.glob("*/*") if path.suffix.lower() in _EXTENSIONS)
     if not files:
         raise UserError(f"--images {images} holds no <class>/<image> files ({', '.join(_EXTENSIONS)})")
+    ends = [file.relative_to(images).with_suffix(".JPEG") for file in (files[0], files[-1])]
+    there = [out / c / str(s) / end for c in task.corruptions for s in task.severities for end in ends]
+    keep_recipe(out, {**task.recipe(), "size": task.size}, files, images, there)
     work = partial(_corrupt_image_file, images, out, task)
     counts = list(_parallel(work, files, task.workers, "corrupting images"))
     total = len(files) * len(task.corruptions) * len(task.severities)
@@ -59,6 +70,7 @@ def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     for, stay zero. ``labels.npy`` has the true number of images, so that the padding is never taken for images.
     """
     x, y = (array[:_ROWS_PER_SEVERITY] for array in read_npz(images, ("x", "y")))
+    keep_recipe(out, task.recipe(), [images], images.parent, [out / f"{name}.npy" for name in task.corruptions])
     _save_array(out / "labels.npy", y.astype(np.uint8))
     todo = [name for name in task.corruptions if _absent_severities(out / f"{name}.npy", x, task)]
     for _ in _parallel(partial(_corrupt_array, x, out, task), todo, task.workers, "corrupting arrays"):
