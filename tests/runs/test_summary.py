@@ -114,7 +114,7 @@ def test_two_configurations_of_one_cell_are_not_mixed():
     assert summarise(sweep).methods == ("a", "b")
 
 
-def test_markdown_is_a_table_with_the_best_in_bold(values):
+def test_markdown_is_a_table_with_the_best_in_bold_and_the_second_underlined(values):
     rows = markdown_rows(to_markdown(summarise(full_records(values))))
     assert rows[0] == ["method", *HEADS.values(), "avg"]
     assert {len(row) for row in rows} == {17}
@@ -123,7 +123,8 @@ def test_markdown_is_a_table_with_the_best_in_bold(values):
         assert row[0] == METHODS[m]
         for d in range(15):
             text = f"{100 * means[m, d]:.1f}"
-            assert row[1 + d] == (f"**{text}**" if m == means[:, d].argmax() else text)
+            rank = (means[:, d] > means[m, d]).sum()
+            assert row[1 + d] == {0: f"**{text}**", 1: f"<u>{text}</u>"}.get(rank, text)
     best = means.mean(axis=1).argmax()
     std = values[best].mean(axis=0).std(ddof=1)
     assert rows[2 + best][-1] == f"**{100 * means[best].mean():.1f} ± {100 * std:.1f}**"

@@ -6,11 +6,13 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tta_cattan.domain import Domain
 from tta_cattan.files import write_text
+from tta_cattan.runs import layout
+from tta_cattan.runs.layout import Entry, Table, mark_best
 from tta_cattan.runs.summary import Statistic, Summary
 
 _WIDTH = 200
@@ -29,10 +31,23 @@ _SHORT_NAMES = {
     "pixelate": "pixel",
     "jpeg_compression": "jpeg",
 }
-_TITLES = {"accuracy": "Accuracy (%)", "ece": "ECE", "nll": "NLL", "brier": "Brier score", "seconds": "Seconds"}
+METRIC_TITLES = {
+    "accuracy": "Accuracy (%)",
+    "ece": "ECE",
+    "nll": "NLL",
+    "brier": "Brier score",
+    "seconds": "Seconds",
+    "images_per_second": "Images per second",
+    "peak_memory": "Peak memory (MB)",
+    "extra_bytes": "Kept beside TENT's (kB)",
+}
 _FORMATS: Mapping[str, Callable[[float], str]] = {
     "accuracy": lambda value: f"{100 * value:.1f}",
     "ece": "{:.2f}".format,
+    "nll": "{:.3f}".format,
+    "brier": "{:.3f}".format,
+    "peak_memory": lambda value: f"{value / 1e6:,.0f}",
+    "extra_bytes": lambda value: f"{value / 1e3:,.1f}",
 }
 # Only a metric that is named here has a best value.
 _BEST: Mapping[str, Callable[[Iterable[float]], float]] = {
@@ -41,19 +56,35 @@ _BEST: Mapping[str, Callable[[Iterable[float]], float]] = {
     "nll": min,
     "brier": min,
     "seconds": min,
+    "images_per_second": max,
 }
 
 
 def to_markdown(summary: Summary, metric: str = "accuracy") -> str:
-    """Return one table of ``metric``: a row per method, a column per domain and the average, the best in bold."""
-    heads = [_markdown(name) for name in ("method", *_heads(summary), "avg")]
-    columns = [{m: summary.cells.get((m, domain, metric)) for m in summary.methods} for domain in summary.domains]
-    averages = {m: summary.averages.get((m, metric)) for m in summary.methods}
-    marked = [_mark_best(column, metric, spread="") for column in columns]
-    marked.append(_mark_best(averages, metric, spread=" ± {}"))
-    rows = [[_markdown(method), *(column[method] for column in marked)] for method in summary.methods]
-    rule = ["---"] + ["---:"] * (len(heads) - 1)
-    return "".join(f"| {' | '.join(row)} |\n" for row in (heads, rule, *rows))
+    """Return one table of ``metric`` in Markdown."""
+    return layout.to_markdown(metric_table(summary, metric))
+
+
+def metric_table(summary: Summary, metric: str = "accuracy") -> Table:
+    """Return the table of ``metric``: a row per method, a column per domain and the average, the best marked."""
+    columns = [
+        metric_column([summary.cells.get((m, domain, metric)) for m in summary.methods], metric)
+        for domain in summary.domains
+    ]
+    columns.append(average_column(summary, metric))
+    names = [Entry(method) for method in summary.methods]
+    return Table(["method", *_heads(summary), "avg"], list(zip(names, *columns, strict=True)))
+
+
+def average_column(summary: Summary, metric: str) -> list[Entry]:
+    """Return each method's mean over the domains, with its standard deviation over seeds."""
+    return metric_column([summary.averages.get((m, metric)) for m in summary.methods], metric, " ± {}")
+
+
+def metric_column(found: Sequence[Statistic | None], metric: str, spread: str = "") -> list[Entry]:
+    """Return a column of a metric with its best marked."""
+    column = [Entry(_show(one, metric, spread), None if one is None else one.mean) for one in found]
+    return mark_best(column, _BEST[metric], _form(metric)) if metric in _BEST else column
 
 
 def to_csv(summary: Summary) -> str:
@@ -109,7 +140,7 @@ def write_summary(folder: str | os.PathLike[str], summary: Summary, header_lines
     parts = ["\n".join([*header_lines, *_incomplete(summary)])]
     for metric in summary.metrics:
         if metric != "n":  # the size of a domain is not a result
-            parts.append(f"## {_TITLES.get(metric, _markdown(metric))}\n\n{to_markdown(summary, metric).rstrip()}")
+            parts.append(f"## {METRIC_TITLES.get(metric, metric)}\n\n{to_markdown(summary, metric).rstrip()}")
     markdown = "\n\n".join(part for part in parts if part) + "\n"
     for suffix, text in (("md", markdown), ("csv", to_csv(summary)), ("json", to_json(summary) + "\n")):
         write_text(Path(folder) / f"summary.{suffix}", text)
@@ -135,19 +166,13 @@ def _show(found: Statistic | None, metric: str, spread: str = "") -> str:
     """Return a mean, and its standard deviation put into ``spread`` where there is one."""
     if found is None:
         return _DASH
-    form = _FORMATS.get(metric, "{:.4g}".format)
+    form = _form(metric)
     return form(found.mean) + (spread.format(form(found.std)) if spread and found.std is not None else "")
 
 
-def _mark_best(column: Mapping[str, Statistic | None], metric: str, spread: str) -> dict[str, str]:
-    """Return the column's cells; all that look as good as the best are bold, as no reader could tell them apart."""
-    means = [found.mean for found in column.values() if found is not None]
-    best = _show(Statistic(_BEST[metric](means), None, 1), metric) if means and metric in _BEST else None
-    shown = {}
-    for method, found in column.items():
-        text = _show(found, metric, spread)
-        shown[method] = f"**{text}**" if found is not None and _show(found, metric) == best else text
-    return shown
+def _form(metric: str) -> Callable[[float], str]:
+    """Return how a metric is written."""
+    return _FORMATS.get(metric, "{:.4g}".format)
 
 
 def _blocks(columns: list[list[str]]) -> Iterable[list[list[str]]]:
@@ -178,8 +203,3 @@ def _align(columns: list[list[str]]) -> list[str]:
 def _domain_fields(domain: Domain) -> dict[str, str | int]:
     """Return the JSON fields that name a column."""
     return {"domain": domain.name, "severity": domain.severity, "label": domain.label}
-
-
-def _markdown(text: str) -> str:
-    """Return ``text`` so that it cannot end a table's cell or row."""
-    return " ".join(text.replace("|", "\\|").split())
