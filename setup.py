@@ -39,7 +39,17 @@ EXTRAS = {
     "points": POINTS,
     "report": REPORT,
     "ray": ["ray>=2.9"],
-    "test": [*REPORT, *POINTS, "pytest>=7", "hypothesis>=6", "onnx>=1.16", "onnxscript>=0.1", "onnxruntime>=1.17"],
+    # PySide6 brings the Chromium in which the report's page is tested.
+    "test": [
+        *REPORT,
+        *POINTS,
+        "pytest>=7",
+        "hypothesis>=6",
+        "onnx>=1.16",
+        "onnxscript>=0.1",
+        "onnxruntime>=1.17",
+        "PySide6>=6.5",
+    ],
     "dev": ["ruff>=0.6", "mypy>=1.8"],
 }
 
@@ -53,7 +63,7 @@ setup(
     python_requires=">=3.10",
     packages=[*find_packages(include=["tta_cattan", "tta_cattan.*"]), *CONFIGS],
     package_dir={"tta_cattan.cfgs": "cfgs"},
-    package_data={name: ["*.yaml"] for name in CONFIGS},
+    package_data={"tta_cattan.report": ["page.*"], **{name: ["*.yaml"] for name in CONFIGS}},
     install_requires=REQUIRES,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["tta-cattan=tta_cattan.cli.main:main"]},

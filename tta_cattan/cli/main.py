@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "host": "tta_cattan.host.launcher",
     "inspect": "tta_cattan.cli.inspect",
     "make-corruptions": "tta_cattan.cli.make_corruptions",
+    "report": "tta_cattan.cli.report",
     "train-source": "tta_cattan.cli.train_source",
 }
 _HARNESS = "tta_cattan.cli.compare"

@@ -46,6 +46,7 @@ _FORMATS: Mapping[str, Callable[[float], str]] = {
     "ece": "{:.2f}".format,
     "nll": "{:.3f}".format,
     "brier": "{:.3f}".format,
+    "images_per_second": "{:,.0f}".format,
     "peak_memory": lambda value: f"{value / 1e6:,.0f}",
     "extra_bytes": lambda value: f"{value / 1e3:,.1f}",
 }
@@ -73,7 +74,7 @@ def metric_table(summary: Summary, metric: str = "accuracy") -> Table:
     ]
     columns.append(average_column(summary, metric))
     names = [Entry(method) for method in summary.methods]
-    return Table(["method", *_heads(summary), "avg"], list(zip(names, *columns, strict=True)))
+    return Table(["method", *domain_heads(summary), "avg"], list(zip(names, *columns, strict=True)))
 
 
 def average_column(summary: Summary, metric: str) -> list[Entry]:
@@ -124,7 +125,7 @@ def to_json(summary: Summary) -> str:
 def to_text(summary: Summary) -> str:
     """Return an aligned table for the terminal: accuracy per domain and on average, then the average ECE."""
     columns = [["method", *summary.methods]]
-    for head, domain in zip(_heads(summary), summary.domains, strict=True):
+    for head, domain in zip(domain_heads(summary), summary.domains, strict=True):
         found = [summary.cells.get((method, domain, "accuracy")) for method in summary.methods]
         columns.append([head, *(_show(one, "accuracy") for one in found)])
     for head, metric in (("avg", "accuracy"), ("ECE", "ece")):
@@ -146,7 +147,7 @@ def write_summary(folder: str | os.PathLike[str], summary: Summary, header_lines
         write_text(Path(folder) / f"summary.{suffix}", text)
 
 
-def _heads(summary: Summary) -> list[str]:
+def domain_heads(summary: Summary) -> list[str]:
     """Return short column heads, with the severity only where the columns differ in it."""
     severities = {domain.severity for domain in summary.domains}
     names = [_SHORT_NAMES.get(domain.name, domain.name) for domain in summary.domains]
