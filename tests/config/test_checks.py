@@ -70,6 +70,7 @@ RANGES = [
     ("SEEDS", [[], [0], [2, 1]], [[1, 1], [-1]], "none twice, and each must be in [0, 4294967295]"),
     ("CORRUPTION.SEVERITY", [[0], [5, 0]], [[], [5, 5], [6], [-1]], "at least one entry, none twice"),
     ("CORRUPTION.TYPE", [["fog"], ["my_own"]], [[], ["fog", "fog"], [""]], "at least one entry, none twice"),
+    ("DATA.DOMAINS", [[], ["real", "sketch"]], [["real", "real"], [""]], "any number of entries, none twice"),
     ("DEVICE", ["auto", "cpu", "mps", "cuda:1"], ["", "cuda:", "cuda 1", "GPU"], "a torch device"),
 ]
 CHOICES = {

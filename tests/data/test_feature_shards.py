@@ -13,6 +13,7 @@ from feature_folders import manifest, write_domain
 from tta_cattan.config import load_cfg
 from tta_cattan.data import BENCHMARK_REGISTRY, Stream
 from tta_cattan.data.feature_shards import FeatureFolder, Manifest, open_features, shard_is_whole
+from tta_cattan.data.sampling import per_class
 from tta_cattan.errors import UserError
 
 CPU = torch.device("cpu")
@@ -51,7 +52,7 @@ def test_rows_come_back_in_any_order(tmp_path, dtype):
 
 def test_rows_are_mapped_and_not_read(domains, tmp_path):
     found = FeatureFolder(tmp_path / "one")
-    assert all(isinstance(rows, np.memmap) for rows in found._maps)
+    assert all(isinstance(rows.base, np.memmap) and not rows.flags.owndata for rows in found._maps)
 
 
 def test_the_benchmark_gives_what_was_written(domains, tmp_path):
@@ -75,7 +76,7 @@ def test_the_description_follows_the_content(domains, tmp_path):
     open_features.cache_clear()
     write_domain(tmp_path, "two", 11, seed=9)
     after = features_of(tmp_path).describe()
-    assert before["target"] != after["target"] and before["encoder"] == after["encoder"]
+    assert before["domains"]["one"] == after["domains"]["one"] and before["domains"]["two"] != after["domains"]["two"]
 
 
 def cut_rows(folder):
@@ -167,8 +168,39 @@ def test_another_length_names_the_key(domains, tmp_path):
 
 
 def test_a_missing_domain_says_which_there_are(domains, tmp_path):
-    with pytest.raises(UserError, match=r"'three' has no folder.*there: one, two.*extract-features"):
+    with pytest.raises(UserError, match=r"DATA.TARGET = 'three' is not a domain of features.*Domains: one, two"):
         features_of(tmp_path, "DATA.TARGET", "three").check()
+    with pytest.raises(
+        UserError, match=r"holds no folders of features: make them once with `tta-cattan extract-features"
+    ):
+        features_of(tmp_path / "one").check()
+
+
+def test_all_domains_are_targets_in_turn(domains, tmp_path):
+    write_domain(tmp_path, "odd", 5)
+    write_domain(tmp_path, "zebra", 5)
+    benchmark = features_of(tmp_path, "DATA.TARGET", "")
+    assert [domain.name for domain in benchmark.domains()] == ["odd", "two", "zebra"]
+    assert benchmark.short_names == {"odd": "odd", "one": "one", "two": "T", "zebra": "Z"}
+    benchmark.check()
+    chosen = features_of(tmp_path, "DATA.DOMAINS", ["zebra", "one", "absent"], "DATA.TARGET", "")
+    assert chosen.short_names == {"zebra": "Z", "one": "O", "absent": "A"}
+    with pytest.raises(UserError, match=r"absent/manifest.json is not the manifest.*No such file"):
+        chosen.check()
+    drop_the_note(tmp_path / "zebra")
+    open_features.cache_clear()
+    with pytest.raises(UserError, match="zebra is not finished"):
+        benchmark.check()
+
+
+def test_a_part_is_read_in_batches_too(domains, tmp_path):
+    part = per_class(features_of(tmp_path).source(), 2, seed=0)
+    rows, labels = domains["one"]
+    for batch in Stream(part, 4, 0, CPU):
+        places = [part.indices[i] for i in batch.indices]
+        assert torch.equal(batch.inputs, torch.from_numpy(rows[places]))
+        assert batch.labels.tolist() == [labels[i] for i in places]
+    assert sorted(labels[i] for i in part.indices) == [0, 0, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,7 @@ def test_the_description_follows_file_and_scaling(folder):
 
 
 def test_what_is_missing_or_wrong_is_named(folder):
-    with pytest.raises(
-        UserError, match=r"DATA.TARGET = 'caltech'.*caltech_surf800.npz does not exist.*amazon, caltech"
-    ):
+    with pytest.raises(UserError, match=r"caltech_surf800.npz does not exist.*amazon, caltech"):
         office(folder, "DATA.TARGET", "caltech").check()
     with pytest.raises(UserError, match=r"set MODEL.IN_FEATURES 800"):
         office(folder, "MODEL.IN_FEATURES", 768).check()

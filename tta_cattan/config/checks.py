@@ -122,6 +122,7 @@ CHECKS: dict[str, Check] = {
     "SOURCE.VALIDATION": within(0, 1, "[)"),
     "SOURCE.PER_CLASS": at_least(0),
     "DATA.IMAGE_SIZE": at_least(16),
+    "DATA.DOMAINS": distinct(NOT_EMPTY, required=False),
     "DATA.POINTS": at_least(16),
     "DATA.TARGET_PART": one_of("all", "train", "test"),
     "DATA.SCALING": one_of("none", "l1", "l1_zscore"),

@@ -149,6 +149,9 @@ _C = CfgNode(
             "SKIP_CORRUPT": False,  # leave out images that cannot be decoded (named and counted) [ours]
             "LIMIT": 0,  # target samples to adapt to and evaluate on, equally many per class, by seed; 0 = all [ours]
             "FRACTION": 1.0,  # share of every class of the target that is used, by seed [ours]
+            # domains of a folder of features, in the order of the tables: one that is missing is an error; [] = those
+            # that DATA_DIR has [ours]
+            "DOMAINS": [],
             # of office_caltech10's histograms: 'none'; 'l1' = divided by their sum; 'l1_zscore' = then each column to
             # mean 0 and variance 1 over its domain, the usual form (it uses the whole unlabelled target) [ours]
             "SCALING": "none",

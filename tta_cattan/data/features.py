@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
-from tta_cattan.data.feature_shards import MANIFEST, FeatureFolder, Manifest, open_features
+from tta_cattan.data.adaptation import DomainBenchmark
+from tta_cattan.data.benchmark import BENCHMARK_REGISTRY
+from tta_cattan.data.feature_shards import MANIFEST, FeatureFolder, Manifest, content_hash, open_features
 from tta_cattan.data.stream import BatchedDataset
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
@@ -36,27 +37,42 @@ class FeatureRows(BatchedDataset):
 
 
 @BENCHMARK_REGISTRY.register("features")
-class Features(Benchmark):
-    """``DATA_DIR/<domain>/`` as ``tta-cattan extract-features`` writes it: from DATA.SOURCE to DATA.TARGET."""
+class Features(DomainBenchmark):
+    """``DATA_DIR/<domain>/`` as ``tta-cattan extract-features`` writes it."""
 
     images = False
 
     @property
     def num_classes(self) -> int:  # type: ignore[override]
         """The number of classes of the images that the features were taken from."""
-        return len(self._manifest(self.cfg.DATA.SOURCE).classes)
+        return len(self.class_names())
 
-    def every_domain(self) -> list[Domain]:
-        """Return the domains that DATA_DIR has, by name."""
-        return [Domain(path.parent.name) for path in sorted(Path(self.cfg.DATA_DIR).glob(f"*/{MANIFEST}"))]
+    @property
+    def short_names(self) -> dict[str, str]:  # type: ignore[override]
+        """The domains of DATA.DOMAINS, or all that DATA_DIR has: an initial where no other has it, else the name."""
+        names = self.cfg.DATA.DOMAINS or [
+            path.parent.name for path in sorted(Path(self.cfg.DATA_DIR).glob(f"*/{MANIFEST}"))
+        ]
+        if not names:
+            raise UserError(
+                f"DATA_DIR = {self.cfg.DATA_DIR!r} holds no folders of features: make them once with `tta-cattan "
+                "extract-features --cfg FILE --out DIR`, and set DATA_DIR to that DIR"
+            )
+        initials = [name[0].upper() for name in names]
+        return {n: i if initials.count(i) == 1 else n for n, i in zip(names, initials, strict=True)}
 
-    def domains(self) -> list[Domain]:
-        """Return the one target domain."""
-        return [Domain(self.cfg.DATA.TARGET)]
+    def class_names(self) -> list[str]:
+        """Return the names of the classes of the images that the features were taken from."""
+        return Manifest.read(self._folder(self.source_domain)).classes
 
     def check(self) -> None:
-        """Check that both domains are there, whole, and by one encoder over one list of classes."""
-        source, target = (open_features(self._folder(self.cfg.DATA[key])).manifest for key in ("SOURCE", "TARGET"))
+        """Check that all domains are there, whole, and by one encoder over one list of classes."""
+        source = open_features(self._folder(self.source_domain)).manifest
+        for domain in self.domains():
+            self._check_alike(source, open_features(self._folder(domain.name)).manifest)
+        self.check_features(source.dim)
+
+    def _check_alike(self, source: Manifest, target: Manifest) -> None:
         for what, one, other in (
             ("the encoder", source.encoder, target.encoder),
             ("the length of the features", source.dim, target.dim),
@@ -68,40 +84,24 @@ class Features(Benchmark):
                     f"({_difference(one, other)}): extract both with the same `tta-cattan extract-features` command"
                 )
 
-        self.check_features(source.dim)
-
     def target(self, domain: Domain) -> FeatureRows:
         """Return the features of a domain, or the first CORRUPTION.NUM_EX."""
         return FeatureRows(open_features(self._folder(domain.name)), self.cfg.CORRUPTION.NUM_EX)
 
     def source(self) -> FeatureRows:
         """Return the features of the source domain."""
-        return FeatureRows(open_features(self._folder(self.cfg.DATA.SOURCE)))
+        return FeatureRows(open_features(self._folder(self.source_domain)))
 
     def describe_source(self) -> dict[str, Any]:
-        return {"name": self.cfg.DATA.SOURCE, "sha256": open_features(self._folder(self.cfg.DATA.SOURCE)).sha256}
+        return {"name": self.source_domain, "sha256": content_hash(self._folder(self.source_domain))}
 
     def describe(self) -> dict[str, Any]:
-        target = open_features(self._folder(self.cfg.DATA.TARGET))
-        return {
-            "name": "features",
-            "encoder": target.manifest.encoder,
-            "target": target.sha256,
-            "num_ex": self.cfg.CORRUPTION.NUM_EX,
-        }
+        # What is there, not what is asked for: cells of one target are found again when all are asked for.
+        there = [name for name in self.short_names if (self._folder(name) / MANIFEST).is_file()]
+        return {"name": "features", "domains": {name: content_hash(self._folder(name)) for name in there}}
 
     def _folder(self, domain: str) -> Path:
-        folder = Path(self.cfg.DATA_DIR).resolve() / domain
-        if not domain or not folder.is_dir():
-            there = ", ".join(found.name for found in self.every_domain()) or "none"
-            raise UserError(
-                f"domain {domain!r} has no folder of features in {self.cfg.DATA_DIR} (there: {there}): make it once "
-                "with `tta-cattan extract-features --cfg FILE --out DIR`, and set DATA_DIR to that DIR"
-            )
-        return folder
-
-    def _manifest(self, domain: str) -> Manifest:
-        return Manifest.read(self._folder(domain))
+        return Path(self.cfg.DATA_DIR).resolve() / domain
 
 
 def _difference(one: Any, other: Any) -> str:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
+from tta_cattan.data.adaptation import DomainBenchmark
 from tta_cattan.data.arrays import first, read_npz
-from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
+from tta_cattan.data.benchmark import BENCHMARK_REGISTRY
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
 from tta_cattan.files import sha256_file
 
-DOMAINS = ("amazon", "caltech", "dslr", "webcam")
 DIM = 800
 
 
@@ -48,28 +48,21 @@ def load_histograms(path: Path, how: str) -> TensorDataset:
 
 
 @BENCHMARK_REGISTRY.register("office_caltech10")
-class OfficeCaltech10(Benchmark):
-    """``DATA_DIR/<domain>_surf800.npz`` with x (N x 800) and y: from DATA.SOURCE to DATA.TARGET."""
+class OfficeCaltech10(DomainBenchmark):
+    """``DATA_DIR/<domain>_surf800.npz`` with x (N x 800) and y."""
 
     num_classes = 10
     images = False
-
-    def every_domain(self) -> list[Domain]:
-        """Return the four domains."""
-        return [Domain(name) for name in DOMAINS]
-
-    def domains(self) -> list[Domain]:
-        """Return the one target domain."""
-        return [Domain(self.cfg.DATA.TARGET)]
+    short_names: ClassVar[dict[str, str]] = {"amazon": "A", "caltech": "C", "dslr": "D", "webcam": "W"}
 
     def check(self) -> None:
-        """Check that both files are there."""
-        for key in ("SOURCE", "TARGET"):
-            path = self._path(self.cfg.DATA[key])
+        """Check that the files are there."""
+        for name in (self.source_domain, *(domain.name for domain in self.domains())):
+            path = self._path(name)
             if not path.is_file():
                 raise UserError(
-                    f"DATA.{key} = {self.cfg.DATA[key]!r}: {path} does not exist; DATA_DIR must hold "
-                    f"<domain>_surf800.npz with the arrays x (N x {DIM}) and y for the domains {', '.join(DOMAINS)}"
+                    f"{path} does not exist; DATA_DIR must hold <domain>_surf800.npz with the arrays x (N x {DIM}) and "
+                    f"y for the domains {', '.join(self.short_names)}"
                 )
 
         self.check_features(DIM)
@@ -80,15 +73,15 @@ class OfficeCaltech10(Benchmark):
 
     def source(self) -> TensorDataset:
         """Return all samples of the source domain."""
-        return self._load(self.cfg.DATA.SOURCE)
+        return self._load(self.source_domain)
 
     def describe_source(self) -> dict[str, Any]:
-        path = self._path(self.cfg.DATA.SOURCE)
-        return {"name": self.cfg.DATA.SOURCE, "sha256": sha256_file(path), "scaling": self.cfg.DATA.SCALING}
+        path = self._path(self.source_domain)
+        return {"name": self.source_domain, "sha256": sha256_file(path), "scaling": self.cfg.DATA.SCALING}
 
     def describe(self) -> dict[str, Any]:
-        target = sha256_file(self._path(self.cfg.DATA.TARGET))
-        return {"name": "office_caltech10", "target": target, "num_ex": self.cfg.CORRUPTION.NUM_EX}
+        paths = [self._path(name) for name in self.short_names]
+        return {"name": "office_caltech10", "files": {path.stem: sha256_file(path) for path in paths if path.is_file()}}
 
     def _load(self, domain: str) -> TensorDataset:
         return load_histograms(self._path(domain), self.cfg.DATA.SCALING)
