@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from tta_cattan.methods.safety import Safety
 from tta_cattan.methods.source import Source
 from tta_cattan.methods.tent import Tent
 from tta_cattan.models.normalization import affine_parameters
+from tta_cattan.models.sharing import copy_for_adaptation
 
 # What every method has, TENT too, and what is no part of the state that it adapts.
 _COMMON = (torch.optim.Optimizer, Precision, Safety, type)
@@ -31,7 +31,7 @@ def stored_bytes(method: AdaptationMethod) -> int:
 
 def tent_bytes(model: nn.Module) -> int:
     """Return what TENT would keep for ``model``; of a model without normalisation layers it is the model alone."""
-    kept = copy.deepcopy(model)
+    kept = copy_for_adaptation(model)
     return stored_bytes(Tent(kept) if affine_parameters(kept)[0] else Source(kept))
 
 

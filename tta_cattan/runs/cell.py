@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -11,6 +10,7 @@ from tta_cattan.data import Stream
 from tta_cattan.data.sampling import limited
 from tta_cattan.methods import AdaptationMethod, setup_model
 from tta_cattan.methods.footprint import stored_bytes, tent_bytes
+from tta_cattan.models.sharing import copy_for_adaptation, own_free_parameters
 from tta_cattan.progress import progress
 from tta_cattan.protocols import run_offline, run_online
 from tta_cattan.runs.cost import Meter
@@ -22,21 +22,23 @@ from tta_cattan.runs.store import Cell, Record
 
 def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
     """Compute one cell: it depends on nothing but its config, its seed and the setting."""
-    cfg = job.cfg
+    cfg, source = job.cfg, setting.loaded.model
     meter = Meter(setting.device)
 
     def make() -> AdaptationMethod:
         torch.manual_seed(cell.seed)
-        model = copy.deepcopy(setting.loaded.model)
-        return setup_model(model, cfg, setting.benchmark.num_classes, setting.subspace)
+        model = copy_for_adaptation(source)
+        method = setup_model(model, cfg, setting.benchmark.num_classes, setting.subspace)
+        own_free_parameters(method, source)
+        return method
 
     dataset = limited(setting.benchmark.target(cell.target), cfg.DATA.LIMIT, cfg.DATA.FRACTION, cell.seed)
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
     with progress(None, None, f"{cell.method} {cell.label} seed {cell.seed}") as bar:
         if cfg.TEST.PROTOCOL == "recovery":
-            source = copy.deepcopy(setting.loaded.model)
-            metrics, info = recovery_cell(make, source, setting.benchmark, stream, cfg, cell.seed, bar.update)
+            plain = copy_for_adaptation(source)
+            metrics, info = recovery_cell(make, plain, setting.benchmark, stream, cfg, cell.seed, bar.update)
             metrics, predictions = {**metrics, **meter.metrics(len(dataset))}, None
         else:
             method = make()
@@ -46,7 +48,7 @@ def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
             else:
                 evaluation = run_online(method, stream, bar.update)
             metrics = {**evaluation.metrics(), **meter.metrics(len(dataset))}
-            metrics["extra_bytes"] = stored_bytes(method) - tent_bytes(setting.loaded.model)
+            metrics["extra_bytes"] = stored_bytes(method) - tent_bytes(source)
             info, predictions = {**method.describe(), **evaluation.facts()}, evaluation.predictions()
     sweep = {"sweep": dict(job.changes)} if job.changes else {}
     return Record(cell, job.fingerprint, metrics, {**info, **sweep}, predictions)

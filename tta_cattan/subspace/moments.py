@@ -7,7 +7,9 @@ from torch import Tensor
 
 from tta_cattan.errors import UserError
 
-_ROWS = 1024  # rows gathered before one matrix product: small batches would be bound by the D x D addition
+# Rows gathered before one matrix product, at least and per feature: with fewer the D x D additions would cost as much
+# as the product, and with more the rows would need more memory than the sums.
+_ROWS, _ROWS_PER_FEATURE = 1024, 2
 
 
 def float64_device(device: torch.device) -> torch.device:
@@ -28,6 +30,7 @@ class FeatureMoments:
         self.count = 0
         self.mean = torch.zeros(dim, dtype=torch.float64, device=self.device)
         self.scatter = torch.zeros(dim, dim, dtype=torch.float64, device=self.device)
+        self._rows = max(_ROWS, _ROWS_PER_FEATURE * dim)
         self._waiting: list[Tensor] = []
         self._n_waiting = 0
 
@@ -35,36 +38,45 @@ class FeatureMoments:
         """Absorb a batch of rows (n x D); a non-finite value is refused before it can spoil the sums."""
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise UserError(f"features have shape {tuple(features.shape)}: expected (n, {self.dim})")
-        # float16 would overflow in the product, and bfloat16 lose it.
-        rows = features.detach().to(self.device, torch.promote_types(features.dtype, torch.float32))
-        if not torch.isfinite(rows).all():
-            bad = int((~torch.isfinite(rows)).any(1).nonzero()[0])
+        chunks = features.detach().split(self._rows)
+        for number, chunk in enumerate(chunks):
+            self._check_finite(chunk, self.count + self._n_waiting + number * self._rows)
+        for chunk in chunks:
+            # float16 would overflow in the product, and bfloat16 lose it.
+            self._waiting.append(chunk.to(self.device, torch.promote_types(chunk.dtype, torch.float32)))
+            self._n_waiting += len(chunk)
+            if self._n_waiting >= self._rows:
+                self.flush()
+
+    def _check_finite(self, rows: Tensor, first: int) -> None:
+        """Refuse NaN and Inf; ``first`` is the number of the first row."""
+        if torch.isfinite(rows.sum()):  # the sum of finite rows can overflow, that of others cannot be finite
+            return
+        bad = (~torch.isfinite(rows)).any(1).nonzero()
+        if len(bad):
             raise UserError(
-                f"features of sample {self.count + self._n_waiting + bad} hold NaN or Inf: "
+                f"features of sample {first + int(bad[0])} hold NaN or Inf: "
                 "check the model's outputs and the input normalisation"
             )
-        self._waiting.append(rows)
-        self._n_waiting += len(rows)
-        if self._n_waiting >= _ROWS:
-            self.flush()
 
     def flush(self) -> None:
         """Fold the rows that are waiting into the sums."""
         if not self._n_waiting:
             return
-        rows = torch.cat(self._waiting)
+        rows = self._waiting[0] if len(self._waiting) == 1 else torch.cat(self._waiting)
         self._waiting, self._n_waiting = [], 0
         mean = rows.mean(0, dtype=torch.float64)
         centred = rows - mean.to(rows.dtype)
         # The subtraction rounds the mean to the rows' dtype; what is left of it is put back exactly.
         rest = centred.mean(0, dtype=torch.float64)
-        scatter = (centred.T @ centred).double() - len(rows) * torch.outer(rest, rest)
-        self._merge(len(rows), mean, scatter)
+        self.scatter += centred.T @ centred
+        self.scatter.addr_(rest, rest, alpha=-len(rows))
+        self._merge_means(len(rows), mean)
 
-    def _merge(self, count: int, mean: Tensor, scatter: Tensor) -> None:
+    def _merge_means(self, count: int, mean: Tensor) -> None:
+        """Add what lies between the two means to the scatter (Chan's formula)."""
         total = self.count + count
         shift = mean - self.mean
-        self.scatter += scatter
         self.scatter.addr_(shift, shift, alpha=self.count * count / total)
         self.mean += shift * (count / total)
         self.count = total
