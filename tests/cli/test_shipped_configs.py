@@ -15,7 +15,7 @@ from tta_cattan.models.zoo import check_arch
 ROOT = Path(__file__).parents[2] / "cfgs"
 FILES = sorted(ROOT.rglob("*.yaml"))
 METHODS = {"source", "norm", "tent", "tent_plus", "shot", "ip", "cattan"}
-VARIANTS = {"cattan_authors": "cattan"}  # a second file of one method
+VARIANTS = {"cattan_authors": "cattan", "source_train": "source"}  # a second file of one method
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
