@@ -13,7 +13,7 @@ from tta_cattan.subspace import fit_subspace
 
 N_CLASSES = 5
 FEATURES = 12
-METHODS = ("source", "norm", "tent", "tent_plus", "shot", "ip", "cattan")
+METHODS = ("source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "cattan_plus")
 ADAPTING = METHODS[2:]
 
 

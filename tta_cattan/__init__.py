@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tta_cattan.config import cfg, load_cfg
     from tta_cattan.errors import UserError
-    from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, CATTAn, setup_model
+    from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, CATTAn, CATTAnPlus, setup_model
     from tta_cattan.subspace import Subspace, fit_subspace, select_dimension
 
 # Looked up on first use: importing torch takes seconds, and `tta-cattan --help` must not.
@@ -18,6 +18,7 @@ _EXPORTS = {
     "ADAPTATION_REGISTRY": "tta_cattan.methods",
     "AdaptationMethod": "tta_cattan.methods",
     "CATTAn": "tta_cattan.methods",
+    "CATTAnPlus": "tta_cattan.methods",
     "Subspace": "tta_cattan.subspace",
     "UserError": "tta_cattan.errors",
     "cfg": "tta_cattan.config",
@@ -32,6 +33,7 @@ __all__ = [
     "ADAPTATION_REGISTRY",
     "AdaptationMethod",
     "CATTAn",
+    "CATTAnPlus",
     "Subspace",
     "UserError",
     "cfg",

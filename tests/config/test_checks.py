@@ -21,6 +21,11 @@ AT_LEAST_ZERO = [
     "CATTAN.LAMBDA_LR",
     "CATTAN.LAMBDA_CB",
     "CATTAN.LAMBDA_ALIGN",
+    "CATTAN.PHI_LR",
+    "CATTAN_PLUS.LAMBDA_LR",
+    "CATTAN_PLUS.LAMBDA_CB",
+    "CATTAN_PLUS.LAMBDA_ALIGN",
+    "CATTAN_PLUS.PHI_LR",
     "TENT_PLUS.LAMBDA_CB",
     "SHOT.LAMBDA_PL",
     "IP.LAMBDA_LR",
@@ -30,7 +35,10 @@ AT_LEAST_ZERO = [
 # key, the values just inside, the values just outside, the range as it is told
 RANGES = [
     *((key, [0.0, 1e9], [BELOW], "must be >= 0") for key in AT_LEAST_ZERO),
-    *((key, [0], [-1], "must be >= 0") for key in ("CATTAN.D", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS", "DATA.LIMIT")),
+    *(
+        (key, [0], [-1], "must be >= 0")
+        for key in ("CATTAN.D", "CATTAN_PLUS.D", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS", "DATA.LIMIT")
+    ),
     *(
         (key, [1, 10**6], [0, -1], "must be >= 1")
         for key in (
@@ -40,6 +48,8 @@ RANGES = [
             "TEST.BATCH_SIZE",
             "TEST.EPOCHS",
             "SHOT.ROUNDS",
+            "CATTAN_PLUS.WIDTH",
+            "CATTAN_PLUS.DEPTH",
             "IP.WIDTH",
             "IP.DEPTH",
             "SAFETY.WINDOW",
@@ -64,6 +74,8 @@ RANGES = [
     ("SOURCE.VALIDATION", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
     ("DATA.FRACTION", [1e-9, 1.0], [0.0, 1.001], "must be in (0, 1]"),
     ("IP.KAPPA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
+    ("CATTAN_PLUS.KAPPA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
+    ("CATTAN_PLUS.DECAY", [1e-9, 1.0], [0.0, 1.001], "must be in (0, 1]"),
     ("CATTAN.DELTA", [1e-9, 0.999], [0.0, 1.0], "must be in (0, 1)"),
     ("CATTAN.DECAY", [1e-9, 1.0], [0.0, 1.001], "must be in (0, 1]"),
     ("RNG_SEED", [0, 2**32 - 1], [-1, 2**32], "must be in [0, 4294967295]"),
@@ -83,6 +95,7 @@ CHOICES = {
     "CATTAN.ALIGN_REDUCTION": ["sum", "mean"],
     "CATTAN.CLASS_BALANCE": ["bce", "entropy"],
     "CATTAN.CONFIDENCE": ["hlr", "slr", "entropy"],
+    "CATTAN_PLUS.CONFIDENCE": ["hlr", "slr", "entropy"],
     "TENT_PLUS.CLASS_BALANCE": ["bce", "entropy"],
     "IP.CONFIDENCE": ["hlr", "slr"],
     "DATA.SCALING": ["none", "l1", "l1_zscore"],

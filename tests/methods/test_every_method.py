@@ -185,19 +185,21 @@ def test_only_what_is_collected_moves(name, protocol):
     params, names = method.collect_params()
     assert len(params) == len(names) == len(set(names))
     affine = {n for n in frozen if n.startswith("norm")}
-    inner = dict((method.model.model if name == "ip" else method.model).named_parameters())
+    transformed = name in ("ip", "cattan_plus")
+    inner = dict((method.model.model if transformed else method.model).named_parameters())
     for param_name, value in frozen.items():
         moved = not torch.equal(inner[param_name], value)
         assert moved == (name in ADAPTING and param_name in affine), param_name
     for param_name, param in method.model.named_parameters():
         assert param.grad is None
         assert param.requires_grad == any(param is p for p in params), param_name
-    prefix = "model." if name == "ip" else ""
+    prefix = "model." if transformed else ""
     if name in ADAPTING:
         assert {prefix + n for n in affine} <= set(names)
         rest = set(names) - {prefix + n for n in affine}
-        assert rest == ({"fc.phi"} if name == "cattan" else rest if name == "ip" else set())
-        assert all(n.startswith("transform.") for n in rest if name == "ip")
+        transform = {n for n in rest if n.startswith("transform.")}
+        assert bool(transform) == transformed
+        assert rest - transform == ({f"{prefix}fc.phi"} if name in ("cattan", "cattan_plus") else set())
     else:
         assert not names
 

@@ -34,7 +34,7 @@ def test_ip_keeps_its_transformation_twice_and_the_mean_prediction():
     method = build("ip")
     method(images(8, 0))
     transform = size(*method.model.transform.state_dict().values())
-    assert stored_bytes(method) - tent_bytes(network()) == 2 * transform + size(method.mean)
+    assert stored_bytes(method) - tent_bytes(network()) == 2 * transform + size(method.balance.mean)
 
 
 def test_cattan_keeps_the_bases_and_phi():

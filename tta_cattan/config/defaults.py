@@ -90,10 +90,24 @@ _C = CfgNode(
             # mean prediction (authors' code, with LAMBDA_CB 0.2) [ours]
             "CLASS_BALANCE": "bce",
             "CONFIDENCE": "hlr",  # 'hlr' = hard likelihood ratio (paper), 'slr' = soft, 'entropy' [ours]
+            "PHI_LR": 1.0,  # learning rate of Phi, as a multiple of OPTIM.LR [ours]
             "DELTA": 0.1,  # failure probability in the stability rule [ours; paper]
             "EPSILON": 1e6,  # tolerance in the stability rule [ours; paper]
             "DECAY": 1.0,  # weight that past batches keep at each new batch in the online tracker [ours]
             "PRIOR": 200.0,  # samples that the source subspace counts for at the start of the online tracker [ours]
+        },
+        "CATTAN_PLUS": {
+            "D": 0,  # dimension of the target subspace; 0 = 64, or all features where there are fewer [ours]
+            "LAMBDA_LR": 0.025,  # weight of the confidence loss [ours; paper]
+            "LAMBDA_CB": 1.0,  # weight of the divergence of the running mean prediction [ours; Mummadi et al.]
+            "LAMBDA_ALIGN": 1.0,  # weight of the alignment cost, a mean [ours; authors' code]
+            "CONFIDENCE": "hlr",  # 'hlr' = hard likelihood ratio, 'slr' = soft, 'entropy' [ours; paper]
+            "PHI_LR": 1.0,  # learning rate of Phi, as a multiple of OPTIM.LR [ours]
+            "KAPPA": 0.9,  # share of the past in the running mean prediction [ours; Mummadi et al.]
+            "DECAY": 1.0,  # weight that past batches keep at each new batch in the online tracker [ours]
+            "TRANSFORM": True,  # adapt IP's input transformation too; False for features and point clouds [ours]
+            "WIDTH": 16,  # channels of the input transformation [ours]
+            "DEPTH": 2,  # convolutions of the input transformation [ours]
         },
         "TENT_PLUS": {
             "LAMBDA_CB": 1.0,  # weight of the class balance [ours; paper]

@@ -2,6 +2,7 @@
 
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches, setup_model
 from tta_cattan.methods.cattan import CATTAn
+from tta_cattan.methods.cattan_plus import CATTAnPlus
 from tta_cattan.methods.ip import IP
 from tta_cattan.methods.norm import Norm
 from tta_cattan.methods.shot import Shot
@@ -15,6 +16,7 @@ __all__ = [
     "AdaptationMethod",
     "Batches",
     "CATTAn",
+    "CATTAnPlus",
     "Norm",
     "Shot",
     "Source",

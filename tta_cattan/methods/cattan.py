@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tta_cattan.errors import UserError, chosen
 from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
+from tta_cattan.methods.source_check import check_source
 from tta_cattan.models.aligned_head import AlignedHead
 from tta_cattan.models.classifier import find_classifier, only_head_call, replace_module, watch_head
 from tta_cattan.models.normalization import require_affine
@@ -46,6 +47,7 @@ class CATTAn(AdaptationMethod):
     config_node = "CATTAN"
     needs_source_subspace = True
     default_lr = 1e-4  # the paper's
+    residual = False  # whether the source classifier stays beside the alignment
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class CATTAn(AdaptationMethod):
         align_reduction: str = "sum",
         class_balance: str = "bce",
         confidence: str = "hlr",
+        phi_lr: float = 1.0,
         delta: float = 0.1,
         epsilon: float = 1e6,
         decay: float = 1.0,
@@ -70,12 +73,12 @@ class CATTAn(AdaptationMethod):
     ) -> None:
         require_affine(model, "CATTAn")  # before the model is changed
         self.classifier = find_classifier(model, classifier, num_classes)
-        head = AlignedHead(model.get_submodule(self.classifier))
+        head = AlignedHead(model.get_submodule(self.classifier), self.residual)
         source = source_subspace or classifier_subspace(head.weight)
         self.source = check_source(source, head.in_features, d, centering).to(head.weight.device)
         self.d, self.delta, self.epsilon = d, delta, epsilon
         self.centering = chosen("centering", centering, CENTERINGS)
-        self.decay, self.prior = decay, prior
+        self.decay, self.prior, self.phi_lr = decay, prior, phi_lr
         self.lambda_lr, self.lambda_cb, self.lambda_align = lambda_lr, lambda_cb, lambda_align
         self.align_reduction = chosen("align_reduction", align_reduction, REDUCTIONS)
         self.class_balance = CLASS_BALANCE[chosen("class_balance", class_balance, CLASS_BALANCE)]
@@ -107,6 +110,7 @@ class CATTAn(AdaptationMethod):
             "align_reduction": node.ALIGN_REDUCTION,
             "class_balance": node.CLASS_BALANCE,
             "confidence": node.CONFIDENCE,
+            "phi_lr": node.PHI_LR,
             "delta": node.DELTA,
             "epsilon": node.EPSILON,
             "decay": node.DECAY,
@@ -122,11 +126,23 @@ class CATTAn(AdaptationMethod):
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
         """Return the affines of the normalisation layers and ``Phi``."""
-        params, names = super().collect_params()
+        params, names = self.affine_params()
         if self.head.phi is not None:
             params.append(self.head.phi)
             names.append(f"{self.classifier}.phi".lstrip("."))
         return params, names
+
+    def affine_params(self) -> tuple[list[nn.Parameter], list[str]]:
+        """Return what adapts before the head."""
+        return super().collect_params()
+
+    def restart_optimizer(self) -> None:
+        """Begin anew, with ``Phi`` at ``phi_lr`` times the learning rate of the rest."""
+        super().restart_optimizer()
+        group, phi = self.optimizer.param_groups[0], self.head.phi
+        if phi is not None and self.phi_lr != 1:
+            group["params"] = [param for param in group["params"] if param is not phi]
+            self.optimizer.add_param_group({"params": [phi], "lr": self.phi_lr * group["lr"]})
 
     def forget(self) -> None:
         """Drop the target subspace: until the next target data the head is the plain source classifier."""
@@ -176,8 +192,12 @@ class CATTAn(AdaptationMethod):
 
     def loss(self, logits: Tensor) -> Tensor:
         """``L = lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB``."""
-        loss = self.lambda_lr * self.confidence(logits) + self.lambda_cb * self.class_balance(logits)
+        loss = self.lambda_lr * self.confidence(logits) + self.lambda_cb * self.balance_loss(logits)
         return loss + self.lambda_align * self.head.cost(self.align_reduction)
+
+    def balance_loss(self, logits: Tensor) -> Tensor:
+        """``L_CB`` of a batch."""
+        return self.class_balance(logits)
 
     @torch.no_grad()
     def predict_bypassed(self, x: Tensor) -> Tensor:
@@ -261,31 +281,3 @@ class CATTAn(AdaptationMethod):
         """Return the source eigenvalues that the rule may look at; the classifier's row space has none."""
         # The rule looks one eigenvalue past d; a file may hold more eigenvalues than directions.
         return self.source.eigenvalues[: self.source.d + 1] if self.source.count else None
-
-
-def check_source(source: Subspace, dim: int, d: int, centering: str) -> Subspace:
-    """Return ``source`` if it fits the features, d and the form of centring; otherwise say what does not fit."""
-    if source.dim != dim:
-        raise UserError(
-            f"the source subspace is of {source.dim} features and the classifier takes {dim}: it was made for another "
-            "model. Make one for this model with `tta-cattan fit-source`"
-        )
-    if source.count == 0:
-        if centering == "shift":
-            raise UserError(
-                "CATTAN.CENTERING = 'shift' needs the mean source feature, which the classifier's row space lacks"
-            )
-        return source
-    if d > source.d:
-        raise UserError(f"CATTAN.D = {d}: the source subspace holds {source.d} directions; lower d or fit it with more")
-    if source.centered != (centering != "none"):
-        made = "centred (PCA)" if source.centered else "uncentred"
-        raise UserError(
-            f"CATTAN.CENTERING = {centering!r}, but the source subspace is {made}: fit it with the same centring"
-        )
-    if centering == "shift" and source.mean is None:
-        raise UserError(
-            "CATTAN.CENTERING = 'shift' needs the mean source feature, and this source subspace was saved without it: "
-            "fit it anew or choose 'pca'"
-        )
-    return source

@@ -19,12 +19,16 @@ class AlignedHead(nn.Module):
     """A frozen linear classifier ``h`` that sees its features through the alignment ``A_Phi``.
 
     ``forward(Z) = ((Z - m_t) W_t) Phi (W_s^T H^T) + b'``: the D x D product is never formed. While ``enabled`` is False
-    it is the plain classifier. It is a module, not a hook, so that ``deepcopy``, ``state_dict`` and
-    ``load_state_dict(strict=True)`` carry the alignment along, whatever its dimensions.
+    it is the plain classifier. With ``residual`` the classifier itself stays and only what ``Phi`` has learnt is added,
+    ``forward(Z) = h(Z) + (Z W_t) (Phi - Phi*) (W_s^T H^T)``: nothing of a feature is lost.
+
+    It is a module, not a hook, so that ``deepcopy``, ``state_dict`` and ``load_state_dict(strict=True)`` carry the
+    alignment along, whatever its dimensions.
     """
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, residual: bool = False) -> None:
         super().__init__()
+        self.residual = residual
         weight, bias = effective_linear(linear)
         self.weight = nn.Parameter(weight.clone(), requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias.clone(), requires_grad=False)
@@ -80,6 +84,9 @@ class AlignedHead(nn.Module):
         """Return the logits of the aligned features."""
         if not self.enabled:
             return F.linear(features, self.weight, self.bias)
+        if self.residual:
+            correction = features @ self.target_basis @ ((self.phi - self.optimum) @ self.projected)
+            return F.linear(features, self.weight, self.bias) + correction
         if self.target_mean is not None:
             features = features - self.target_mean
         logits = features @ self.target_basis @ self.phi @ self.projected
@@ -89,7 +96,9 @@ class AlignedHead(nn.Module):
     def fold(self) -> nn.Linear:
         """Return one plain linear layer with the same function."""
         weight, bias = self.weight, self.bias
-        if self.enabled:
+        if self.enabled and self.residual:
+            weight = weight + (self.target_basis @ ((self.phi - self.optimum) @ self.projected)).T
+        elif self.enabled:
             weight, bias = fold_alignment(self.target_basis, self.phi, self.projected, self.offset, self.target_mean)
         linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device=weight.device, dtype=weight.dtype)
         linear.weight.copy_(weight)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
 from tta_cattan.errors import UserError
+from tta_cattan.models.normalization import affine_parameters
 
 
 class InputTransform(nn.Module):
@@ -41,7 +45,44 @@ class TransformedModel(nn.Module):
         super().__init__()
         self.transform = transform
         self.model = model
+        self.enabled = True
+
+    @classmethod
+    def of(cls, model: nn.Module, channels: int, width: int, depth: int) -> TransformedModel:
+        """Return ``model`` behind a new transformation, the identity at first, on its device and in its precision."""
+        like = next(model.parameters())
+        return cls(InputTransform(channels, width, depth).to(like.device, like.dtype), model)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the model's output for the transformed input."""
-        return self.model(self.transform(x))
+        return self.model(self.transform(x) if self.enabled else x)
+
+    @contextmanager
+    def bypassed(self) -> Iterator[None]:
+        """Leave the transformation out for a while."""
+        enabled, self.enabled = self.enabled, False
+        try:
+            yield
+        finally:
+            self.enabled = enabled
+
+
+def transformed_parameters(model: TransformedModel) -> tuple[list[nn.Parameter], list[str]]:
+    """Return the affines of the model's normalisation layers and the whole transformation, with their names."""
+    params, names = affine_parameters(model.model)
+    transform = dict(model.transform.named_parameters())
+    return (
+        [*params, *transform.values()],
+        [*(f"model.{name}" for name in names), *(f"transform.{name}" for name in transform)],
+    )
+
+
+def image_channels(model: nn.Module) -> int:
+    """Return the channels of the images that a model takes: those of its first convolution."""
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    if first is None:
+        raise UserError(
+            f"IP transforms input images, and {type(model).__name__} has no 2-d convolution: choose another method for "
+            "features or point clouds"
+        )
+    return first.in_channels

@@ -1,0 +1,101 @@
+"""CATTAn+: the source classifier stays, what Phi learns is added to it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_networks import N_CLASSES, build, images, network, run, target_batches
+from torch import nn
+
+from tta_cattan.errors import UserError
+from tta_cattan.models.aligned_head import AlignedHead
+from tta_cattan.subspace import classifier_subspace
+
+
+def residual_head(d=6, bias=True):
+    torch.manual_seed(0)
+    linear = nn.Linear(12, N_CLASSES, bias=bias)
+    head = AlignedHead(linear, residual=True)
+    target = torch.linalg.qr(torch.randn(12, d))[0]
+    source = classifier_subspace(linear.weight).basis
+    head.align(target, source)
+    return linear, head, target, source
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_residual_head_is_the_formula(bias):
+    linear, head, target, source = residual_head(bias=bias)
+    z = torch.randn(7, 12)
+    torch.testing.assert_close(head(z), linear(z), msg="at Phi* it is the source classifier")
+    with torch.no_grad():
+        head.phi.add_(torch.randn_like(head.phi))
+    learnt = target @ (head.phi - target.T @ source) @ source.T  # D x D, formed here only
+    torch.testing.assert_close(head(z), linear(z + z @ learnt), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(head.fold()(z), head(z), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("protocol", ["offline", "online"])
+def test_it_starts_as_the_source_model(protocol):
+    method, norm = build("cattan_plus", lr=0.0), build("norm")
+    run(method, protocol)
+    for _, x in target_batches():
+        torch.testing.assert_close(method.predict(x), norm.predict(x), rtol=1e-4, atol=1e-5)
+    assert method.head.enabled
+
+
+def test_d_is_64_or_all_features():
+    assert build("cattan_plus").d == 12
+    assert build("cattan_plus", d=3).d == 3
+
+
+def test_the_loss_is_ratio_alignment_and_running_balance():
+    method = build("cattan_plus", lambda_lr=0.5, lambda_cb=2.0, lambda_align=3.0, kappa=0.8, lr=0.0)
+    method.prepare(target_batches())
+    with torch.no_grad():
+        method.head.phi.add_(0.1)
+    running = None
+    for _, x in target_batches():
+        method.new_batch = True
+        logits = method.predict(x)
+        p = logits.double().softmax(1).mean(0)
+        running = p if running is None else 0.8 * running + 0.2 * p
+        top = logits.double().max(1)
+        rest = logits.double().clone()
+        rest[torch.arange(len(x)), top.indices] = -torch.inf
+        ratio = (rest.logsumexp(1) - top.values).mean()
+        cost = (method.head.target_basis @ method.head.phi - method.source.basis).double().square().mean()
+        expected = 0.5 * ratio + 3 * cost + 2 * (running * (running * N_CLASSES).log()).sum()
+        assert method.loss(logits).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_without_the_transformation_it_folds_and_with_it_says_so():
+    method = build("cattan_plus", transform=False)
+    run(method, "offline")
+    plain = method.fold()
+    assert type(plain) is type(network())
+    for _, x in target_batches(seed=8):
+        torch.testing.assert_close(plain(x), method.predict(x), rtol=1e-4, atol=1e-4)
+    with pytest.raises(UserError, match=r"CATTAN_PLUS\.TRANSFORM False"):
+        build("cattan_plus").fold()
+
+
+def test_bypassing_leaves_out_both_ends():
+    method = build("cattan_plus", lr=0.05)
+    run(method, "offline")
+    x = images(8, 5)
+    bypassed = method.predict_bypassed(x)
+    plain = method.model.model
+    assert not torch.allclose(bypassed, method.predict(x))
+    method.head.enabled = False
+    torch.testing.assert_close(bypassed, plain(x).detach())
+
+
+def test_phi_has_a_learning_rate_of_its_own():
+    method = build("cattan_plus", lr=1e-2, phi_lr=0.3)
+    method.prepare(target_batches())
+    rates = {id(p): group["lr"] for group in method.optimizer.param_groups for p in group["params"]}
+    assert rates.pop(id(method.head.phi)) == pytest.approx(3e-3)
+    assert set(rates.values()) == {1e-2} and len(rates) == len(method.collect_params()[0]) - 1
+    still = build("cattan_plus", phi_lr=0.0)
+    run(still, "offline")
+    torch.testing.assert_close(still.head.phi, still.head.optimum, rtol=0, atol=0)
