@@ -14,7 +14,7 @@ from tta_cattan.models.zoo import check_arch
 
 ROOT = Path(__file__).parents[2] / "cfgs"
 FILES = sorted(ROOT.rglob("*.yaml"))
-METHODS = {"source", "norm", "tent", "tent_plus", "shot", "ip", "cattan"}
+METHODS = {"source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "cattan_plus"}
 VARIANTS = {"cattan_authors": "cattan", "source_train": "source"}  # a second file of one method
 
 

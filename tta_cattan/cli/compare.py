@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CFG = "cfgs/digits_c/cattan.yaml"
 LAUNCHERS = ("local", "ray")
-ALL_METHODS = ("source", "norm", "tent", "tent_plus", "shot", "ip", "cattan")
+ALL_METHODS = ("source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "cattan_plus")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="tta-cattan",
         usage="%(prog)s [--cfg FILE] [--methods A,B,C] [--sweep KEY=A,B,C] [OPTIONS] [KEY VALUE ...]",
-        description="Compare test-time adaptation methods. Without arguments: all seven on the embedded digits.",
+        description="Compare test-time adaptation methods. Without arguments: all of ours on the embedded digits.",
         epilog="Other commands: tta-cattan COMMAND --help",
     )
     result.add_argument("--cfg", metavar="FILE", help="config file, e.g. cfgs/imagenet_c/cattan.yaml")
