@@ -21,6 +21,7 @@ _NAMES = {
     "shot": "SHOT",
     "ip": "IP",
     "cattan": "CATTAn",
+    "cattan_plus": "CATTAn+",
 }
 # Keys that differ between runs without making them different.
 _UNTELLING = ("SAVE_DIR", "LOG_DEST", "LOG_TIME", "DESC", "CKPT_DIR", "SEEDS", "CORRUPTION.TYPE", "MODEL.ADAPTATION")

@@ -26,8 +26,9 @@ _METHOD_COLOURS = {
     "SHOT": "#c99a12",
     "IP": "#a56ede",
     "CATTAn": "#e2543f",
+    "CATTAn+": "#d36ba6",
 }
-_OTHER_COLOURS = ("#5aa469", "#d36ba6", "#6f7fd6", "#9a8f2e", "#4fb0cf", "#c2703d", "#7d8a99")
+_OTHER_COLOURS = ("#5aa469", "#6f7fd6", "#9a8f2e", "#4fb0cf", "#c2703d", "#7d8a99")
 _LONGEST = 40
 _RC: Mapping[str, Any] = {
     "axes.axisbelow": True,
