@@ -1,0 +1,31 @@
+"""The folded model against the source model: the same architecture, so the same time."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from benchmarks.subjects import aligned, network
+from benchmarks.table import print_lines
+from benchmarks.timing import Line, interleaved
+
+GOAL = "<= 1.01"  # 1.00 to two digits
+
+
+def measure(tiny: bool = False) -> list[Line]:
+    """Time inference; the folded model must also have the source's parameters, shape by shape."""
+    name, dim, d = ("resnet18", 512, 8) if tiny else ("resnet50", 2048, 800)
+    x = torch.rand(2, 3, 32, 32) if tiny else torch.rand(32, 3, 224, 224)
+    source = network(name).requires_grad_(False)
+    folded = aligned(copy.deepcopy(source), dim, d, statistics="source").fold()
+    shapes = [{key: value.shape for key, value in model.state_dict().items()} for model in (source, folded)]
+    assert shapes[0] == shapes[1], "the folded model has another architecture"
+    with torch.inference_mode():
+        rounds = interleaved({"folded": lambda: folded(x), "source model": lambda: source(x)}, rounds=1 if tiny else 7)
+    what = f"folded model, inference, {name}, batch {len(x)}, {x.shape[-1]} px"
+    return [rounds.line(what, "folded", "source model", GOAL)]
+
+
+if __name__ == "__main__":
+    print_lines(measure())

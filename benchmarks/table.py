@@ -1,0 +1,29 @@
+"""Printing the table, with the machine that it was made on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+
+from benchmarks.timing import HEAD, Line
+from tta_cattan.runs.identity import git_revision, machine, versions
+
+
+def print_lines(lines: Iterable[Line]) -> None:
+    """Print lines as a Markdown table under the machine that made them."""
+    print(f"{machine_line()}\n\n{HEAD}")
+    for line in lines:
+        print(line.row(), flush=True)
+
+
+def machine_line() -> str:
+    """Return when, on what and with what the figures were made, the load of the last minute included."""
+    here, names = machine(), ("python", "torch", "torchvision", "numpy", "scikit-learn", "robustbench", "ray")
+    found = versions()
+    with_versions = ", ".join(f"{name} {found[name]}" for name in names if name in found)
+    load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
+    return (
+        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, {here['processor']}, {here['cpus']} CPUs, "
+        f"{here['torch_threads']} threads, {load}; {with_versions}; commit {git_revision(os.path.dirname(__file__))}"
+    )

@@ -1,0 +1,43 @@
+"""Every benchmark runs at a tiny size; nothing is timed here."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import NAMES
+from benchmarks.growth import exponent
+from benchmarks.timing import Line, Rounds
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+HELPERS = {"__init__", "__main__", "subjects", "table", "timing"}
+EXTRAS = {"evaluation": "robustbench", "scale_out": "ray"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "scale_out"])
+def test_it_runs(name):
+    if name in EXTRAS and find_spec(EXTRAS[name]) is None:
+        pytest.skip(f"{EXTRAS[name]}, an extra, is not installed")
+    lines = importlib.import_module(f"benchmarks.{name}").measure(tiny=True)
+    assert lines and all(math.isfinite(line.ratio) and line.row().count(" | ") == 6 for line in lines)
+
+
+def test_all_are_listed():
+    assert {path.stem for path in FOLDER.glob("*.py")} - HELPERS == set(NAMES)
+
+
+def test_ratios_are_taken_round_by_round():
+    rounds = Rounds({"ours": [1.0, 30.0, 3.0], "theirs": [2.0, 60.0, 2.0]})
+    assert rounds.ratio("ours", "theirs") == 0.5
+    slower = rounds.line("x", "ours", "theirs", ">= 1.5")
+    assert slower.ratio == 2.0 and slower.met is True
+    assert rounds.line("x", "ours", "theirs", "<= 0.4").met is False
+    assert Line("x", "y", "1", "2", 0.5).met is None
+
+
+def test_the_exponent_of_a_power_is_the_power():
+    assert exponent([1, 2, 4, 8], [3.0, 12.0, 48.0, 192.0]) == pytest.approx(2)
