@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import NoReturn
 
 from tta_cattan.errors import UserError, nearest
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser for which a mistake is a UserError like any other: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see `{self.prog} --help`")
 
 
 def parse_with_overrides(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

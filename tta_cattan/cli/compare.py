@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tta_cattan.cli.arguments import parse_with_overrides
+from tta_cattan.cli.arguments import CommandParser, parse_with_overrides
 from tta_cattan.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ ALL_METHODS = ("source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "c
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the harness's arguments."""
-    result = argparse.ArgumentParser(
+    result = CommandParser(
         prog="tta-cattan",
         usage="%(prog)s [--cfg FILE] [--methods A,B,C] [--sweep KEY=A,B,C] [OPTIONS] [KEY VALUE ...]",
         description="Compare test-time adaptation methods. Without arguments: all of ours on the embedded digits.",

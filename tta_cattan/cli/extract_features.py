@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tta_cattan.cli.arguments import parse_with_overrides
+from tta_cattan.cli.arguments import CommandParser, parse_with_overrides
 from tta_cattan.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    result = argparse.ArgumentParser(
+    result = CommandParser(
         prog="tta-cattan extract-features",
         usage="%(prog)s --cfg FILE --out DIR [options] [KEY VALUE ...]",
         description="Write the features of every domain's images by the encoder MODEL.ARCH (timm/NAME, "

@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tta_cattan.cli.arguments import parse_with_overrides
+from tta_cattan.cli.arguments import CommandParser, parse_with_overrides
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    result = argparse.ArgumentParser(
+    result = CommandParser(
         prog="tta-cattan fit-source",
         usage="%(prog)s --cfg FILE [options] [KEY VALUE ...]",
         description="Fit the source subspace of a model to its training images and write it to a file. "

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+from tta_cattan.cli.arguments import CommandParser
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="tta-cattan inspect", description="Print what a subspace file holds.")
+    parser = CommandParser(prog="tta-cattan inspect", description="Print what a subspace file holds.")
     parser.add_argument("file", type=Path)
     file = parser.parse_args(argv).file
     from tta_cattan.subspace import Subspace, orthonormality_error

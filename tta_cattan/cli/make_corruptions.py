@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from tta_cattan.cli.arguments import CommandParser
 from tta_cattan.errors import UserError, nearest
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    result = argparse.ArgumentParser(
+    result = CommandParser(
         prog="tta-cattan make-corruptions",
         description="Corrupt clean images: class folders become OUT/<corruption>/<severity>/<class>/*.JPEG "
         "(ImageNet-C's layout), an .npz file with x and y becomes OUT/<corruption>.npy and labels.npy (CIFAR-C's). "

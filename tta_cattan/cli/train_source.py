@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tta_cattan.cli.arguments import parse_with_overrides
+from tta_cattan.cli.arguments import CommandParser, parse_with_overrides
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    result = argparse.ArgumentParser(
+    result = CommandParser(
         prog="tta-cattan train-source",
         usage="%(prog)s --cfg FILE [KEY VALUE ...]",
         description="Train a source model by the recipe in the SOURCE keys and write it with its source subspace to "

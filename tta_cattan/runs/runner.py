@@ -17,6 +17,7 @@ from tta_cattan.runs.cell import one_by_one
 from tta_cattan.runs.description import header_lines, run_folder, write_description
 from tta_cattan.runs.log import error_line, setup_logging
 from tta_cattan.runs.plan import Job, Row, plan_cells, seeds
+from tta_cattan.runs.rehearsal import rehearse_rows
 from tta_cattan.runs.setting import Setting, check_files, check_rows, prepare_settings
 from tta_cattan.runs.store import Cell, Record, ResultsStore
 from tta_cattan.runs.summary import Summary, summarise
@@ -31,6 +32,7 @@ Launcher = Callable[[Sequence[tuple[Job, Cell]], Mapping[str, Setting]], Iterato
 def run(rows: Sequence[Row], dry_run: bool = False, launcher: Launcher = one_by_one) -> tuple[Summary, Path] | None:
     """Run the comparison of ``rows`` and return its summary and folder; None for a dry run."""
     benchmarks = check_rows(rows)
+    rehearse_rows(rows, benchmarks)
     domains = [benchmark.domains() for benchmark in benchmarks]
     if dry_run:
         check_files(rows, benchmarks)

@@ -14,7 +14,7 @@ from tta_cattan.errors import UserError
 from tta_cattan.files import sha256_tensors
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.models.checkpoints import read_checkpoint
-from tta_cattan.models.zoo import LoadedModel, check_arch, resolve_device, untrained_model
+from tta_cattan.models.zoo import LoadedModel, check_arch, resolve_device
 from tta_cattan.runs.plan import Row, cell_fingerprint
 from tta_cattan.runs.rehearsal import rehearse
 from tta_cattan.runs.sweep import method_nodes
@@ -69,16 +69,13 @@ def check_rows(rows: Sequence[Row]) -> list[Benchmark]:
 
 
 def check_files(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
-    """Check the checkpoints and the source subspaces that a run would read, and build its methods, for a dry run."""
+    """Check the checkpoints and the source subspaces that a run would read, for a dry run."""
     for path in {row.cfg.MODEL.CKPT_PATH for row in rows} - {""}:
         read_checkpoint(path)
     for row, benchmark in zip(rows, benchmarks, strict=True):
         require_trained(row.cfg, benchmark)
         if ADAPTATION_REGISTRY.get(row.method).needs_source_subspace:
             check_source_basis(row.cfg, benchmark)
-        model = untrained_model(row.cfg, benchmark.num_classes)
-        if model is not None:  # RobustBench builds its models with their weights only
-            rehearse(row.cfg, model, benchmark)
 
 
 def prepare_settings(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> list[Setting]:

@@ -115,6 +115,8 @@ class Subspace:
         problem = None
         if eigenvalues.ndim != 1 or not isinstance(provenance, dict):
             problem = "its eigenvalues or its provenance are of another form"
+        elif count < 0:
+            problem = f"its count is {count}"
         elif basis.ndim != 2 or not 1 <= basis.shape[1] <= basis.shape[0]:
             problem = f"its basis has shape {tuple(basis.shape)}"
         elif mean is not None and mean.shape != basis.shape[:1]:

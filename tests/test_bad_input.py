@@ -1,0 +1,265 @@
+"""The catalogue of mistakes on the command line: one line, exit code 2, no traceback, nothing lost, nothing run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import bad_files as bad
+import numpy as np
+import pytest
+import torch
+from digits_runs import overrides
+
+from tta_cattan.cli.main import main
+from tta_cattan.runs.log import reset_logging
+
+ROOT = Path(__file__).parents[1]
+CFG = str(ROOT / "cfgs/digits_c/cattan.yaml")
+IMAGES = np.zeros((3, 28, 28), np.uint8)
+DA = {"CORRUPTION.DATASET": "digits_da", "DATA.SOURCE": "one", "DATA.TARGET": "two"}
+
+Make = Callable[[Path], list[str]]
+
+
+def yaml(content: str | bytes) -> Make:
+    """A config file with this content."""
+    return lambda p: ["--cfg", str(bad.text(p / "mine.yaml", content)), "--dry-run"]
+
+
+def words(*arguments: str) -> Make:
+    """A command as it is typed; P stands for the test's folder."""
+    return lambda p: [a.replace("P/", f"{p}/") for a in arguments]
+
+
+def run(**keys: object) -> Make:
+    """A run of CATTAn with these keys; a function makes the file that a key names."""
+
+    def make(p: Path) -> list[str]:
+        values = {key.replace("__", "."): value(p) if callable(value) else value for key, value in keys.items()}
+        return ["--cfg", CFG, *overrides(p / "save", **values)]
+
+    return make
+
+
+def ckpt(make: Callable[[Path], Path]) -> Make:
+    return run(MODEL__CKPT_PATH=lambda p: make(p / "weights.pt"))
+
+
+def safe_ckpt(make: Callable[[Path], Path]) -> Make:
+    return run(MODEL__CKPT_PATH=lambda p: make(p / "weights.safetensors"))
+
+
+def basis(make: Callable[[Path], Path], **keys: object) -> Make:
+    return run(CATTAN__SOURCE_BASIS=lambda p: make(p / "w.safetensors"), **keys)
+
+
+def digits(**files: Callable[[Path], Path] | None) -> Make:
+    """MNIST-like domains `one` and `two`, each made by a function; None leaves it out."""
+
+    def make(p: Path) -> list[str]:
+        for name, write in files.items():
+            if write is not None:
+                write(p / f"{name}.npz")
+        return run(**{k.replace(".", "__"): v for k, v in DA.items()}, DATA_DIR=p)(p)
+
+    return make
+
+
+def good_digits(path: Path) -> Path:
+    y = np.zeros(3, np.int64)
+    return bad.npz(path, x_train=IMAGES, y_train=y, x_test=IMAGES, y_test=y)
+
+
+def with_images(*arguments: str) -> Make:
+    """make-corruptions on two images, one of them damaged."""
+
+    def make(p: Path) -> list[str]:
+        (p / "images" / "class").mkdir(parents=True)
+        bad.text(p / "images" / "class" / "a.png", b"\x89PNG not really")
+        return words("make-corruptions", "--images", "P/images", "--out", "P/out", "--workers", "1", *arguments)(p)
+
+    return make
+
+
+CATALOGUE: dict[str, tuple[Make, list[str]]] = {
+    # config files
+    "an unknown node": (yaml("CATAN: {D: 3}"), ["mine.yaml: unknown key 'CATAN'", "CATTAN"]),
+    "an unknown key": (yaml("CATTAN: {DIM: 3}"), ["unknown key 'CATTAN.DIM'"]),
+    "a word for a number": (yaml("CATTAN: {D: many}"), ["CATTAN.D", "'many'"]),
+    "a number out of range": (yaml("OPTIM: {LR: -1.0}"), ["OPTIM.LR = -1.0: must be >= 0"]),
+    "not a number": (yaml("OPTIM: {LR: .nan}"), ["OPTIM.LR = nan: must be finite"]),
+    "a choice that is none": (yaml("BN: {STATISTICS: bach}"), ["BN.STATISTICS = 'bach'", "Did you mean 'batch'?"]),
+    "a key twice": (yaml("RNG_SEED: 1\nRNG_SEED: 2\n"), ["line 2", "'RNG_SEED' is given twice"]),
+    "broken YAML": (yaml("MODEL: {ARCH: [\n"), ["mine.yaml, line"]),
+    "a list at the top": (yaml("- MODEL\n"), ["must hold keys and values at the top level, not list"]),
+    "not text": (yaml(b"\xff\xfe\x00\x01"), ["mine.yaml: cannot be read as YAML"]),
+    "YAML that runs code": (yaml("DESC: !!python/object/apply:os.mkdir ['P']"), ["mine.yaml", "python/object"]),
+    "a dotted key": (yaml("CATTAN.D: 3"), ["'CATTAN.D' is two keys in YAML"]),
+    "a value for a node": (yaml("CATTAN: 5"), ["CATTAN = 5: is a group of keys"]),
+    "a base that is not there": (yaml("_BASE_: nowhere.yaml"), ["_BASE_ = 'nowhere.yaml': there is no file"]),
+    "a base in a circle": (yaml("_BASE_: mine.yaml"), ["_BASE_ goes in a circle"]),
+    "a base that is a number": (yaml("_BASE_: 3"), ["_BASE_ = 3: must be a path"]),
+    "a seed twice": (yaml("SEEDS: [1, 1]"), ["SEEDS = [1, 1]", "none twice"]),
+    "a seed below zero": (yaml("RNG_SEED: -1"), ["RNG_SEED = -1: must be in [0"]),
+    "no corruption": (yaml("CORRUPTION: {TYPE: []}"), ["CORRUPTION.TYPE = []", "at least one entry"]),
+    "an empty folder name": (yaml("SAVE_DIR: ''"), ["SAVE_DIR = '': must not be empty"]),
+    "nesterov without momentum": (
+        yaml("OPTIM: {METHOD: SGD, MOMENTUM: 0.0}"), ["OPTIM.NESTEROV = True", "OPTIM.MOMENTUM > 0"],
+    ),
+    "episodic over epochs": (
+        yaml("MODEL: {EPISODIC: true}\nTEST: {PROTOCOL: offline}"), ["MODEL.EPISODIC = True", "TEST.PROTOCOL online"],
+    ),
+    "a config that is not there": (words("--cfg", "P/absent.yaml"), ["absent.yaml"]),
+    "a folder for a config": (words("--cfg", "P/"), ["error: "]),
+    # command lines
+    "an unknown option": (words("--metods", "tent"), ["unknown option '--metods'", "Did you mean '--methods'?"]),
+    "an unknown method": (words("--methods", "tnet"), ["unknown adaptation method 'tnet'", "Did you mean 'tent'?"]),
+    "a method twice": (words("--methods", "tent,TENT"), ["tent is asked for twice"]),
+    "an empty method": (words("--methods", "tent,,ip"), ["--methods 'tent,,ip'", "separated by commas"]),
+    "a key without value": (words("CATTAN.D"), ["CATTAN.D", "pairs KEY VALUE"]),
+    "a key that is none": (words("CATAN.D", "3"), ["unknown key 'CATAN.D'", "CATTAN.D"]),
+    "a sweep without values": (words("--sweep", "CATTAN.D"), ["--sweep", "CATTAN.D"]),
+    "a sweep of nothing": (words("--sweep", "CATTAN.Q=1,2"), ["CATTAN.Q"]),
+    "fit-source without a config": (words("fit-source"), ["required: --cfg", "tta-cattan fit-source --help"]),
+    "fit-source, words per class": (words("fit-source", "--cfg", CFG, "--per-class", "x"), ["--per-class", "'x'"]),
+    "fit-source, no direction": (
+        lambda p: ["fit-source", "--cfg", CFG, "--d", "0", "--out", f"{p}/w", *overrides()], ["--d 0", "1 to 64"],
+    ),
+    "fit-source, too many directions": (
+        lambda p: ["fit-source", "--cfg", CFG, "--d", "65", "--out", f"{p}/w", *overrides()], ["--d 65", "1 to 64"],
+    ),
+    "train-source without a config": (words("train-source"), ["required: --cfg"]),
+    "inspect nothing": (words("inspect"), ["required: file"]),
+    "inspect a folder": (words("inspect", "P/"), ["does not exist"]),
+    "make-corruptions to nowhere": (words("make-corruptions", "--images", "P/"), ["required: --out"]),
+    "make-corruptions of nothing": (words("make-corruptions", "--images", "P/a", "--out", "P/o"), ["a does not exist"]),
+    "make-corruptions without images": (
+        words("make-corruptions", "--images", "P/", "--out", "P/o"), ["holds no <class>/<image> files"],
+    ),
+    "an unknown corruption": (with_images("--corruptions", "contrst"), ["'contrst'", "Did you mean 'contrast'?"]),
+    "an unknown severity": (with_images("--severities", "5,6"), ["--severities '5,6'", "from 1 to 5"]),
+    "unknown strengths": (with_images("--strengths", "mnist"), ["--strengths", "'mnist'"]),
+    "less than no worker": (with_images("--workers", "-1"), ["--workers -1"]),
+    "too small images": (with_images("--size", "8"), ["--size 8", "at least 16 pixels"]),
+    "a damaged image": (with_images("--corruptions", "contrast"), ["a.png cannot be read", "get it again"]),
+    "extract-features, no images per file": (
+        words("extract-features", "--cfg", CFG, "--out", "P/o", "--shard-size", "0"), ["--shard-size 0", "at least 1"],
+    ),
+    "extract-features, an unknown domain": (
+        words("extract-features", "--cfg", CFG, "--out", "P/o", "--domains", "fog9"), ["--domains has 'fog9'"],
+    ),
+    "extract-features, a foreign type": (
+        words("extract-features", "--cfg", CFG, "--out", "P/o", "--dtype", "int8"), ["--dtype", "'int8'"],
+    ),
+    "results where a file is": (run(SAVE_DIR=lambda p: bad.text(p / "file", "x")), ["file", "SAVE_DIR"]),
+    "models where a file is": (run(CKPT_DIR=lambda p: bad.text(p / "file", "x")), ["file"]),
+    "a device that is not there": (run(DEVICE="cuda:77"), ["DEVICE = 'cuda:77' cannot be used here", "'cpu'"]),
+    "a device that is none": (run(DEVICE="gpu one"), ["DEVICE = 'gpu one'", "'cpu'"]),
+    # data
+    "an unknown dataset": (run(CORRUPTION__DATASET="digit_c"), ["unknown dataset 'digit_c'", "'digits_c'?"]),
+    "CIFAR-10-C is missing": (
+        run(CORRUPTION__DATASET="cifar10_c", MODEL__ARCH="cifar_resnet20", DATA_DIR="absent"),
+        ["absent/CIFAR-10-C/labels.npy is missing", "Zenodo record 2535967"],
+    ),
+    "an unknown corruption of digits": (run(CORRUPTION__TYPE="fogg"), ["CORRUPTION.TYPE has 'fogg'", "'fog'?"]),
+    "a domain that is missing": (digits(one=good_digits, two=None), ["DATA.TARGET = 'two'", "two.npz does not exist"]),
+    "a web page for data": (
+        digits(one=good_digits, two=lambda p: bad.text(p, "<html>")), ["two.npz is not an .npz file"],
+    ),
+    "half a file of data": (digits(one=good_digits, two=lambda p: bad.truncated(good_digits(p))), ["two.npz is not"]),
+    "arrays that are missing": (
+        digits(one=good_digits, two=lambda p: bad.npz(p, x=IMAGES)), ["two.npz is not an .npz file", "x_train"],
+    ),
+    "arrays that run code": (
+        digits(one=good_digits, two=lambda p: bad.npz(p, x_train=np.array([bad.Payload(p.parent / "ran")]))),
+        ["two.npz is not an .npz file"],
+    ),
+    "images of another shape": (
+        digits(one=good_digits, two=good_digits), ["MODEL.ARCH = 'small_resnet'", "digits_da", "(1, 28, 28)"],
+    ),
+    # models and checkpoints
+    "an unknown model": (run(MODEL__ARCH="small_resnt"), ["MODEL.ARCH = 'small_resnt'", "'small_resnet'?"]),
+    "an unknown model of torchvision": (run(MODEL__ARCH="torchvision/resnet81"), ["torchvision has no model"]),
+    "a model without weights": (run(MODEL__ARCH="cifar_resnet20"), ["'cifar_resnet20' comes without weights", "CKPT"]),
+    "weights of other classes": (
+        run(MODEL__ARCH="torchvision/resnet18"), ["its pretrained weights are of 1000 classes", "MODEL.CKPT_PATH"],
+    ),
+    "a classifier that is none": (run(MODEL__CLASSIFIER="head"), ["MODEL.CLASSIFIER = 'head'", "linear layers: fc"]),
+    "too many directions": (run(CATTAN__D=65), ["CATTAN.D = 65", "64 directions"]),
+    "no checkpoint": (ckpt(lambda p: p), ["weights.pt does not exist", "MODEL.CKPT_PATH"]),
+    "a folder for a checkpoint": (ckpt(lambda p: p.parent), ["does not exist"]),
+    "an empty checkpoint": (ckpt(lambda p: bad.text(p, "")), ["weights.pt is empty"]),
+    "a web page for a checkpoint": (ckpt(lambda p: bad.text(p, " <!DOCTYPE html>")), ["is an HTML page"]),
+    "half a checkpoint": (ckpt(lambda p: bad.truncated(bad.saved(p, {"a": torch.zeros(99)}))), ["weights.pt is trunc"]),
+    "noise for a checkpoint": (ckpt(lambda p: bad.text(p, b"\x00\x01\x02" * 99)), ["weights.pt is"]),
+    "a checkpoint that runs code": (ckpt(lambda p: bad.malicious(p, p.parent / "ran")), ["code could run from it"]),
+    "a pickle that runs code": (
+        ckpt(lambda p: bad.malicious(p, p.parent / "ran", legacy=True)), ["weights.pt is not a checkpoint"],
+    ),
+    "a checkpoint of a list": (ckpt(lambda p: bad.saved(p, [1, 2])), ["holds a list, not a state_dict"]),
+    "a checkpoint without tensors": (ckpt(lambda p: bad.saved(p, {"epoch": 3})), ["holds no tensors", "epoch"]),
+    "a checkpoint of another model": (
+        ckpt(lambda p: bad.saved(p, {"x.weight": torch.zeros(3)})), ["another architecture", "MODEL.ARCH"],
+    ),
+    "half a safetensors file": (safe_ckpt(lambda p: bad.truncated(bad.tensors(p))), ["damaged or truncated"]),
+    "a pickle named safetensors": (safe_ckpt(lambda p: bad.malicious(p, p.parent / "ran")), ["damaged or truncated"]),
+    # subspace files
+    "no subspace file": (basis(lambda p: p), ["w.safetensors does not exist", "fit-source"]),
+    "an empty subspace file": (basis(lambda p: bad.text(p, "")), ["w.safetensors is not a subspace file"]),
+    "weights for a subspace": (basis(bad.tensors), ["is a safetensors file, but not a subspace"]),
+    "a pickle for a subspace": (basis(lambda p: bad.malicious(p, p.parent / "ran")), ["is not a subspace file"]),
+    "half a subspace file": (basis(lambda p: bad.truncated(bad.subspace(p))), ["is not a subspace file"]),
+    "a subspace of gigabytes": (basis(lambda p: bad.huge(p, 1 << 31)), ["2,147,483,648 bytes", "more than"]),
+    "a subspace with NaN": (basis(lambda p: bad.subspace(p, mean=torch.full((64,), torch.nan))), ["holds NaN or Inf"]),
+    "a subspace that is not orthonormal": (
+        basis(lambda p: bad.subspace(p, basis=torch.ones(64, 8))), ["is damaged: its basis is not orthonormal"],
+    ),
+    "a subspace on its side": (basis(lambda p: bad.subspace(p, basis=torch.eye(8, 64))), ["basis has shape (8, 64)"]),
+    "a subspace with another mean": (basis(lambda p: bad.subspace(p, mean=torch.zeros(3))), ["mean has shape (3,)"]),
+    "a subspace without a count": (basis(lambda p: bad.with_header(p, count="many")), ["is damaged", "many"]),
+    "a subspace of less than nothing": (basis(lambda p: bad.with_header(p, count="-5")), ["is damaged", "-5"]),
+    "a subspace with a torn origin": (basis(lambda p: bad.with_header(p, provenance="{")), ["is damaged"]),
+    "a subspace of another model": (basis(bad.subspace), ["was made for the model", "CATTAN.FORCE_BASIS True"]),
+    "a subspace of other features": (
+        basis(lambda p: bad.subspace(p, dim=32), CATTAN__FORCE_BASIS=True), ["32 features", "takes 64", "fit-source"],
+    ),
+    "a subspace with too few directions": (
+        basis(bad.subspace, CATTAN__FORCE_BASIS=True, CATTAN__D=9), ["CATTAN.D = 9", "holds 8 directions"],
+    ),
+    "a subspace of the other kind": (
+        basis(lambda p: bad.subspace(p, centered=False), CATTAN__FORCE_BASIS=True), ["CATTAN.CENTERING = 'pca'"],
+    ),
+    "a subspace without its mean": (
+        basis(lambda p: bad.subspace(p, mean=None), CATTAN__FORCE_BASIS=True, CATTAN__CENTERING="shift"),
+        ["CATTAN.CENTERING = 'shift' needs the mean source feature"],
+    ),
+    "shift from the classifier": (
+        run(CATTAN__SOURCE_BASIS="classifier", CATTAN__CENTERING="shift"), ["CATTAN.CENTERING = 'shift' needs"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_mistake_is_one_line(name, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(ROOT)
+    make, expected = CATALOGUE[name]
+    kept = tmp_path / "save" / "earlier" / "results.jsonl"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("results of an earlier run\n")
+    arguments = make(tmp_path)
+    try:
+        assert main(arguments) == 2
+    finally:
+        reset_logging()
+    lines = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("[")]  # log lines have a date
+    assert len(lines) == 1 and lines[0].startswith("error: "), lines
+    for part in expected:
+        assert part in lines[0]
+    assert kept.read_text() == "results of an earlier run\n"
+    assert [path.name for path in kept.parent.parent.iterdir()] == ["earlier"], "nothing was begun"
+    assert not (tmp_path / "ran").exists(), "code from a file was run"
+
+
+def test_the_catalogue_is_large():
+    assert len(CATALOGUE) >= 60
