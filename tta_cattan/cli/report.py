@@ -6,10 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from tta_cattan.cli.arguments import CommandParser
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    result = argparse.ArgumentParser(
+    result = CommandParser(
         prog="tta-cattan report",
         description="Write one self-contained HTML page about finished runs, with its tables as Markdown, CSV, LaTeX "
         "and its figures as SVG and PNG. Runs on the same data, source model and protocol are compared.",
