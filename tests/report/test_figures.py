@@ -33,6 +33,8 @@ def test_lines_have_a_band_of_one_standard_deviation():
     (axes,) = figures.lines(curves, "epoch", "accuracy", level={"Source": 0.3}).axes
     assert [list(line.get_ydata()) for line in axes.lines] == [[0.5, 0.6], [0.1, 0.2], [0.3, 0.3]]
     (band,) = axes.collections
+    far = figures.lines(curves, "epoch", "accuracy", level={"Source": 9.0})
+    assert len(far.axes[0].lines) == 2 and "Source (9.0)" in [text.get_text() for text in far.legends[0].get_texts()]
     assert set(band.get_paths()[0].vertices[:, 1].round(6)) == {0.4, 0.6, 0.8}
 
 
@@ -52,6 +54,12 @@ def test_dimension_leaves_zero_gaps_out_and_marks_d():
     assert list(bound.get_ydata()) == [0.1, 0.2, 0.3] and list(mark.get_xdata()) == [2, 2]
     del curve["source"]  # a basis of the classifier has no spectrum
     assert len(figures.dimension(curve, 2).axes[0].lines) == 3
+
+
+def test_a_legend_of_two_lines_is_read_line_by_line():
+    names = list("abcdefghi")
+    legend = figures.bars(["x"], {name: [1.0] for name in names}, "y").legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "h", "b", "i", *"cdefg"], "column by column"
 
 
 def test_cost_writes_each_value():

@@ -60,8 +60,8 @@ def test_every_figure_and_table_of_a_real_run_is_there_and_a_file(page):
         assert f"<h3>{title}" in text, title
     kinds = ("accuracy", "epochs", "reliability", "cost", "dimension-3")
     names = {path.name for path in (page.parent / "figures").iterdir()}
-    assert names == {f"1-digits-c-small-resnet-offline-{kind}.{suffix}" for kind in kinds for suffix in ("svg", "png")}
-    tables = {path.name.removeprefix("1-digits-c-small-resnet-offline-") for path in (page.parent / "tables").iterdir()}
+    assert names == {f"digits-c-small-resnet-offline-{kind}.{suffix}" for kind in kinds for suffix in ("svg", "png")}
+    tables = {path.name.removeprefix("digits-c-small-resnet-offline-") for path in (page.parent / "tables").iterdir()}
     kinds = ("summary", "paired", "by-domain")
     assert "All methods ran under the same settings" in text
     assert tables == {f"{kind}.{suffix}" for kind in kinds for suffix in ("md", "csv", "tex")}

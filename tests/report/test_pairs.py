@@ -39,6 +39,15 @@ def test_a_pair_is_the_paired_difference_of_common_squares(tmp_path):
     assert pairs["IP", "TENT"].difference.low == pytest.approx(-expected.high)
 
 
+def test_all_intervals_hold_at_once(tmp_path):
+    squares = {(name, "fog", 0): correct(300, 0.5) for name in ("tent", "ip", "shot")}
+    _, pairs = pairs_of(tmp_path, squares)
+    difference = squares["tent", "fog", 0].astype(int) - squares["ip", "fog", 0].astype(int)
+    expected = paired_difference([(np.arange(300), difference)], 1 - 0.05 / 3)
+    assert pairs["TENT", "IP"].difference == expected
+    assert expected.high > paired_difference([(np.arange(300), difference)]).high
+
+
 def test_one_square_has_mcnemars_p(tmp_path):
     squares = {("tent", "fog", 0): correct(300, 0.5), ("ip", "fog", 0): correct(300, 0.5)}
     _, pairs = pairs_of(tmp_path, squares)
@@ -62,7 +71,7 @@ def lead(tmp_path, only_first, only_second, n=2000):
 
 def test_three_tenths_of_a_point_on_2000_images_is_no_win(tmp_path):
     comparison, pairs = lead(tmp_path, 43, 37)
-    assert pairs["TENT", "IP"].text == "+0.3 [−0.6, 1.2]"
+    assert pairs["TENT", "IP"].text == "+0.3 [−0.6,\u00a01.2]"
     assert "is not decided by these images" in verdict(comparison, pairs)
     assert not any(entry.mark for row in pairs_table(["TENT", "IP"], pairs).rows for entry in row)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tta_cattan.metrics import ReliabilityBins
 from tta_cattan.report.extra import need
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 9.0  # inches
 _LEGEND_ROW = 0.25
+_LEGEND_COLUMNS = 7
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,12 @@ class Curve:
     y: Sequence[float]
     std: Sequence[float] | None = None
 
+    @property
+    def band(self) -> tuple[list[float], list[float]]:
+        """The line less and plus one standard deviation."""
+        std = self.std or [0.0] * len(self.y)
+        return [y - s for y, s in zip(self.y, std, strict=True)], [y + s for y, s in zip(self.y, std, strict=True)]
+
 
 def bars(
     groups: Sequence[str],
@@ -37,7 +44,7 @@ def bars(
 ) -> Figure:
     """Draw one group of bars per name in ``groups``, with a bar per series; None leaves a gap."""
     with styled():
-        figure, (axes,) = _figure(height=3.4, legend=series)
+        figure, (axes,) = _figure(height=3.4, legend={name: name for name in series})
         width = 0.84 / max(1, len(series))
         for position, (name, colour) in enumerate(colours(series).items()):
             for group, value in enumerate(series[name]):
@@ -57,19 +64,24 @@ def bars(
 def lines(
     curves: Mapping[str, Curve], xlabel: str, ylabel: str, log_x: bool = False, level: Mapping[str, float] | None = None
 ) -> Figure:
-    """Draw a line per curve with a band of one standard deviation, and a dashed one per ``level``."""
-    names = [*curves, *(level or {})]
-    palette = colours(names)
+    """Draw a line per curve with a band of one standard deviation, and a dashed one per ``level``.
+
+    Note: a level far from all curves would flatten them; it is told in the legend instead.
+    """
+    low = min((y for curve in curves.values() for y in curve.band[0]), default=0.0)
+    high = max((y for curve in curves.values() for y in curve.band[1]), default=0.0)
+    levels = {name: value for name, value in (level or {}).items() if 2 * low - high <= value <= 2 * high - low}
+    far = {name: value for name, value in (level or {}).items() if name not in levels}
+    palette = colours([*curves, *(level or {})])
+    legend = {name: name for name in (*curves, *levels)} | {name: f"{name} ({far[name]:.1f})" for name in far}
     with styled():
-        figure, (axes,) = _figure(height=3.2, legend=names)
+        figure, (axes,) = _figure(height=3.2, legend=legend)
         for name, curve in curves.items():
             few = len(curve.x) <= 12
             axes.plot(curve.x, curve.y, color=palette[name], marker="o" if few else "", markersize=4, linewidth=1.6)
             if curve.std is not None:
-                low = [y - s for y, s in zip(curve.y, curve.std, strict=True)]
-                high = [y + s for y, s in zip(curve.y, curve.std, strict=True)]
-                axes.fill_between(curve.x, low, high, color=palette[name], alpha=0.18, linewidth=0)
-        for name, value in (level or {}).items():
+                axes.fill_between(curve.x, *curve.band, color=palette[name], alpha=0.18, linewidth=0)
+        for name, value in levels.items():
             axes.axhline(value, color=palette[name], linestyle="--", linewidth=1.2)
         if log_x:
             axes.set_xscale("log")
@@ -84,7 +96,7 @@ def lines(
 def reliability(bins: Mapping[str, ReliabilityBins]) -> Figure:
     """Draw a reliability diagram per name: accuracy in each bin of confidence, the gap to it, and the ECE.
 
-    Note: the opacity of a bar grows with the share of the samples in its bin.
+    Note: the opacity of a bar grows with the samples in its bin.
     """
     across = min(4, len(bins))
     down = math.ceil(len(bins) / across)
@@ -98,7 +110,7 @@ def reliability(bins: Mapping[str, ReliabilityBins]) -> Figure:
             ):
                 if count:
                     accuracy, confidence = right / count, sure / count
-                    alpha = 0.35 + 0.65 * count / most
+                    alpha = 0.15 + 0.85 * math.sqrt(count / most)
                     axes.bar((place + 0.5) * width, accuracy, width * 0.9, color=colour, alpha=alpha)
                     axes.plot([(place + 0.5) * width] * 2, [accuracy, confidence], color=INK, linewidth=1)
             axes.plot([0, 1], [0, 1], color=INK, linestyle=":", linewidth=1)
@@ -164,30 +176,24 @@ def cost(measures: Mapping[str, Mapping[str, float]], show: Mapping[str, Callabl
 
 def _figure(
     height: float,
-    legend: Sequence[str] | Mapping[str, Any] = (),
+    legend: Mapping[str, str] | None = None,
     rows: int = 1,
     columns: int = 1,
     width: float = _WIDTH,
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its panels, with a legend of coloured squares above them."""
-    lines_of_legend = math.ceil(len(legend) / 7)
-    height += _LEGEND_ROW * lines_of_legend
+    """Return a figure and its panels, with a legend of coloured squares above them: name -> text."""
+    height += _LEGEND_ROW * math.ceil(len(legend or {}) / _LEGEND_COLUMNS)
     # Not pyplot: it would keep every figure until it is closed, and ask for a screen.
     figure = need("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel().tolist()
     if legend:
-        patch = need("matplotlib.patches").Patch
-        handles = [patch(color=colour) for colour in colours(legend).values()]
-        figure.legend(
-            handles,
-            [label(name) for name in legend],
-            loc="outside upper left",
-            ncols=min(7, len(legend)),
-            handlelength=0.9,
-            handleheight=0.9,
-            columnspacing=1.4,
-        )
+        patch, columns = need("matplotlib.patches").Patch, min(_LEGEND_COLUMNS, len(legend))
+        entries = [(patch(color=colour), label(legend[name])) for name, colour in colours(legend).items()]
+        # matplotlib fills column by column; people read line by line.
+        handles, texts = zip(*(entry for start in range(columns) for entry in entries[start::columns]), strict=True)
+        spacing = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 1.4}
+        figure.legend(handles, texts, loc="outside upper left", ncols=columns, **spacing)
     return figure, panels
 
 

@@ -41,7 +41,7 @@ def write_report(paths: Iterable[str | os.PathLike[str]], out: str | os.PathLike
     )
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     page = environment.get_template("page.html").render(
-        comparisons=[_section(comparison, number, Path(out)) for number, comparison in enumerate(comparisons, start=1)],
+        comparisons=[_section(one, name, Path(out)) for name, one in _file_names(comparisons).items()],
         style=(_HERE / "page.css").read_text(encoding="utf-8"),
         script=script,
         # The page's policy: this script alone runs, whatever else should get into the page.
@@ -54,16 +54,24 @@ def write_report(paths: Iterable[str | os.PathLike[str]], out: str | os.PathLike
     return path
 
 
-def _section(comparison: Comparison, number: int, out: Path) -> dict[str, Any]:
+def _file_names(comparisons: Iterable[Comparison]) -> dict[str, Comparison]:
+    """Return the comparisons by the beginning of their files' names, which is also their place on the page."""
+    named: dict[str, Comparison] = {}
+    for comparison in comparisons:
+        name = re.sub(r"[^A-Za-z0-9]+", "-", comparison.title).strip("-")[:60] or "run"
+        named[name if name not in named else f"{name}-{len(named) + 1}"] = comparison
+    return named
+
+
+def _section(comparison: Comparison, prefix: str, out: Path) -> dict[str, Any]:
     """Write a comparison's tables and figures to files, and return what the template shows of it."""
-    prefix = f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', comparison.title).strip('-')[:60]}"
     names, pairs = list(comparison.variants), compare_all(comparison)
     tables, plots = tables_of(comparison, pairs), plots_of(comparison)
     for shown in tables.values():
         for suffix, writer in _WRITERS.items():
             write_text(out / "tables" / f"{prefix}-{shown.name}.{suffix}", writer(shown.table))
     return {
-        "id": f"comparison-{number}",
+        "id": prefix,
         "title": comparison.title,
         "facts": facts(comparison),
         "verdict": verdict(comparison, pairs),

@@ -31,7 +31,7 @@ class Pair:
         """``+0.8 [0.3, 1.3]`` in points."""
         found = self.difference
         digits = 1 if found.high - found.low > 0.01 else 2
-        return f"{_points(found.mean, digits, '+')} [{_points(found.low, digits)}, {_points(found.high, digits)}]"
+        return f"{_points(found.mean, digits, '+')} [{_points(found.low, digits)},\u00a0{_points(found.high, digits)}]"
 
     def reversed(self) -> Pair:
         """Return the same comparison seen from the second method."""
@@ -41,17 +41,22 @@ class Pair:
 
 
 def compare_all(comparison: Comparison) -> dict[tuple[str, str], Pair]:
-    """Return every ordered pair of methods whose predictions are known on common images."""
+    """Return every ordered pair of methods whose predictions are known on common images.
+
+    Note: the level of the intervals is Bonferroni's, so that with 95 % all of them hold at once.
+    """
+    variants = comparison.variants
+    common = {(a, b): _differences(variants[a], variants[b]) for a, b in combinations(variants, 2)}
+    common = {names: groups for names, groups in common.items() if groups}
     pairs = {}
-    for (first, one), (second, other) in combinations(comparison.variants.items(), 2):
-        groups = _differences(one, other)
-        if groups:
-            p_value = None
-            if len(groups) == 1:
-                difference = groups[0][1]
-                p_value = mcnemar(int((difference > 0).sum()), int((difference < 0).sum()))[1]
-            pair = Pair(first, second, paired_difference(groups), len(groups), p_value)
-            pairs[first, second], pairs[second, first] = pair, pair.reversed()
+    for (first, second), groups in common.items():
+        p_value = None
+        if len(groups) == 1:
+            difference = groups[0][1]
+            p_value = mcnemar(int((difference > 0).sum()), int((difference < 0).sum()))[1]
+        found = paired_difference(groups, 1 - 0.05 / len(common))
+        pair = Pair(first, second, found, len(groups), p_value)
+        pairs[first, second], pairs[second, first] = pair, pair.reversed()
     return pairs
 
 

@@ -142,10 +142,12 @@ def _dimensions(comparison: Comparison) -> Iterator[Plot]:
         found = [record for record in records if _has_dimension(record)]
         if found:
             first = found[0]
-            chosen = {record.cell.label: record.info["d_target"] for record in found}
+            chosen = {r.cell.label: r.info["d_target"] for r in found if r.cell.seed == first.cell.seed}
             title = f"{name}, {first.cell.label}"
             figure = figures.dimension(first.info["dimension"], first.info["d_target"], title)
-            caption = "d in use: " + ", ".join(f"{label} {d}" for label, d in chosen.items()) + "."
+            caption = (
+                f"d with seed {first.cell.seed}: " + ", ".join(f"{label} {d}" for label, d in chosen.items()) + "."
+            )
             yield Plot(f"dimension-{number}", f"Dimension of {name}", caption, figure)
 
 

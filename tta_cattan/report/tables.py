@@ -53,15 +53,20 @@ def _pairs(comparison: Comparison, pairs: Mapping[tuple[str, str], Pair]) -> Sho
         return None
     squares = sorted({pair.squares for pair in pairs.values()})
     images = sorted({pair.difference.n for pair in pairs.values()})
+    level = (
+        "with its 95 % interval"
+        if len(pairs) == 2
+        else f"with intervals that hold for all {len(pairs) // 2} pairs at 95 %"
+    )
     caption = (
-        "Accuracy of the row minus that of the column in points, with its 95 % interval, on the same "
-        f"{number_range(images)} images under {number_range(squares)} {plural('combination', squares[-1])} of domain "
-        "and seed; an image counts once however often it was seen. Bold: the interval leaves 0 out, so the row has "
-        "won. The intervals are not corrected for the number of pairs, and hold for these seeds."
+        f"Accuracy of the row minus that of the column in points, {level}, on the same {number_range(images)} images "
+        f"under {number_range(squares)} {plural('combination', squares[-1])} of domain and seed; an image counts once "
+        "however often it was seen. Bold: the interval leaves 0 out, so the row has won, on such images and with these "
+        "seeds."
     )
     p_values = [pair.p_value for pair in pairs.values() if pair.p_value is not None]
     if p_values:
-        caption += f" Smallest mid-p of McNemar's test: {min(p_values):.2g}."
+        caption += f" Smallest mid-p of McNemar's test, of a single pair: {min(p_values):.2g}."
     return Shown("paired", "Is the difference real?", caption, pairs_table(list(comparison.variants), pairs))
 
 
