@@ -22,6 +22,7 @@ FLOORS = [
     {"extraction"},
     {"runs"},
     {"report"},
+    {"paper"},
     {"cli", "host"},
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -13,7 +13,7 @@ from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.models.zoo import check_arch
 
 ROOT = Path(__file__).parents[2] / "cfgs"
-FILES = sorted(ROOT.rglob("*.yaml"))
+FILES = sorted(path for path in ROOT.rglob("*.yaml") if path.parent.name != "paper")  # those are studies
 METHODS = {"source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "cattan_plus"}
 VARIANTS = {"cattan_authors": "cattan", "source_train": "source"}  # a second file of one method
 

@@ -18,7 +18,7 @@ def find_config(path: str | os.PathLike[str]) -> Path:
     given = Path(path)
     if given.is_file():
         return given
-    shipped = _shipped_folder()
+    shipped = shipped_folder()
     inside = Path(*given.parts[1:]) if given.parts[:1] == (_FOLDER,) else given
     if (shipped / inside).is_file():
         return shipped / inside
@@ -27,7 +27,7 @@ def find_config(path: str | os.PathLike[str]) -> Path:
     raise UserError(f"{given}: {problem}." + (f" Nearest: {', '.join(close)}" if close else ""))
 
 
-def _shipped_folder() -> Path:
+def shipped_folder() -> Path:
     """Return the folder of the package's own configs: inside it when installed, beside it in a checkout.
 
     Note: the one beside is the second choice, because beside an installed package it would belong to someone else.

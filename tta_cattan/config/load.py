@@ -61,7 +61,7 @@ def _read(path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
     """Return the values of a file over those of its bases, by dotted key; ``chain`` is the files that led here."""
     if path.resolve() in [file.resolve() for file in chain]:
         raise UserError(f"{_BASE} goes in a circle: {' -> '.join(map(str, (*chain, path)))}")
-    mapping = _read_yaml(path)
+    mapping = read_yaml(path)
     values: dict[str, Any] = {}
     for base in _bases(mapping.pop(_BASE, []), path):
         values.update(_read(base, (*chain, path)))
@@ -81,7 +81,7 @@ def _bases(given: Any, path: Path) -> list[Path]:
     return bases
 
 
-def _read_yaml(path: Path) -> dict[Any, Any]:
+def read_yaml(path: Path) -> dict[Any, Any]:
     """Return the mapping in a YAML file; an empty file is an empty mapping."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=_StrictSafeLoader)

@@ -12,17 +12,8 @@ from typing import Any
 from tta_cattan.report.reading import Run, Variant
 from tta_cattan.runs.store import Record
 from tta_cattan.runs.summary import Summary, summarise
+from tta_cattan.runs.tables import METHOD_NAMES
 
-_NAMES = {
-    "source": "Source",
-    "norm": "Norm",
-    "tent": "TENT",
-    "tent_plus": "TENT+",
-    "shot": "SHOT",
-    "ip": "IP",
-    "cattan": "CATTAn",
-    "cattan_plus": "CATTAn+",
-}
 # Keys that differ between runs without making them different.
 _UNTELLING = ("SAVE_DIR", "LOG_DEST", "LOG_TIME", "DESC", "CKPT_DIR", "SEEDS", "CORRUPTION.TYPE", "MODEL.ADAPTATION")
 _ABSENT = "—"
@@ -117,7 +108,7 @@ def _named(variants: Sequence[Variant]) -> dict[str, Variant]:
 def _display(method: str) -> str:
     """Return a method as the papers write it; the settings of a sweep follow."""
     name, bracket, settings = method.partition(" [")
-    return _NAMES.get(name, name) + bracket + settings
+    return METHOD_NAMES.get(name, name) + bracket + settings
 
 
 def _differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

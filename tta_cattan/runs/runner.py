@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -29,8 +30,22 @@ logger = logging.getLogger(__name__)
 Launcher = Callable[[Sequence[tuple[Job, Cell]], Mapping[str, Setting]], Iterator[Record]]
 
 
+class Outcome(NamedTuple):
+    """What a comparison found, where it lies, and the records that it is made of."""
+
+    summary: Summary
+    folder: Path
+    records: list[Record]
+
+
 def run(rows: Sequence[Row], dry_run: bool = False, launcher: Launcher = one_by_one) -> tuple[Summary, Path] | None:
     """Run the comparison of ``rows`` and return its summary and folder; None for a dry run."""
+    outcome = run_records(rows, dry_run, launcher)
+    return None if outcome is None else (outcome.summary, outcome.folder)
+
+
+def run_records(rows: Sequence[Row], dry_run: bool = False, launcher: Launcher = one_by_one) -> Outcome | None:
+    """Run the comparison of ``rows`` and return all that came of it; None for a dry run."""
     benchmarks = check_rows(rows)
     rehearse_rows(rows, benchmarks)
     domains = [benchmark.domains() for benchmark in benchmarks]
@@ -58,7 +73,7 @@ def run(rows: Sequence[Row], dry_run: bool = False, launcher: Launcher = one_by_
         found = [record for job, cell in cells if (record := store.find(cell, job.fingerprint))]
         summary = summarise(found, expected=[cell for _, cell in cells])
         write_summary(folder, summary, header_lines(jobs, settings, found))
-    return summary, folder
+    return Outcome(summary, folder, found)
 
 
 def _of_these_files(cells: Sequence[tuple[Job, Cell]], settings: Mapping[str, Setting]) -> list[tuple[Job, Cell]]:

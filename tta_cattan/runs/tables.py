@@ -41,6 +41,16 @@ METRIC_TITLES = {
     "peak_memory": "Peak memory (MB)",
     "extra_bytes": "Kept beside TENT's (kB)",
 }
+METHOD_NAMES = {
+    "source": "Source",
+    "norm": "Norm",
+    "tent": "TENT",
+    "tent_plus": "TENT+",
+    "shot": "SHOT",
+    "ip": "IP",
+    "cattan": "CATTAn",
+    "cattan_plus": "CATTAn+",
+}
 _FORMATS: Mapping[str, Callable[[float], str]] = {
     "accuracy": lambda value: f"{100 * value:.1f}",
     "ece": "{:.2f}".format,
@@ -88,6 +98,11 @@ def metric_column(found: Sequence[Statistic | None], metric: str, spread: str = 
     return mark_best(column, _BEST[metric], _form(metric)) if metric in _BEST else column
 
 
+def aligned_text(columns: list[list[str]]) -> str:
+    """Return columns as an aligned table for the terminal, in blocks where it is too wide; each repeats the first."""
+    return "\n\n".join("\n".join(_align(block)) for block in _blocks(columns))
+
+
 def to_csv(summary: Summary) -> str:
     """Return every cell in long format and full precision (the averages are in the JSON)."""
     text = io.StringIO()
@@ -131,9 +146,8 @@ def to_text(summary: Summary) -> str:
     for head, metric in (("avg", "accuracy"), ("ECE", "ece")):
         found = [summary.averages.get((method, metric)) for method in summary.methods]
         columns.append([head, *(_show(one, metric, " ({})") for one in found)])
-    blocks = ["\n".join(_align(block)) for block in _blocks(columns)]
     note = "accuracy in %; avg and ECE: mean over the domains (standard deviation over seeds)"
-    return "\n\n".join(blocks) + f"\n{note}\n" + "".join(f"{line}\n" for line in _incomplete(summary))
+    return aligned_text(columns) + f"\n{note}\n" + "".join(f"{line}\n" for line in _incomplete(summary))
 
 
 def write_summary(folder: str | os.PathLike[str], summary: Summary, header_lines: Iterable[str] = ()) -> None:

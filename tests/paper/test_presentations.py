@@ -1,0 +1,158 @@
+"""What each kind of study shows, from results that are written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from yacs.config import CfgNode
+
+from tta_cattan.config import load_cfg
+from tta_cattan.errors import UserError
+from tta_cattan.paper.compared import present_table
+from tta_cattan.paper.dimensions import present_dimension
+from tta_cattan.paper.gather import Gathered
+from tta_cattan.paper.grid import Difference, Spread
+from tta_cattan.paper.recovered import present_recovery
+from tta_cattan.paper.setting import data_differences, setting_differences
+from tta_cattan.paper.study import Study
+from tta_cattan.paper.swept import present_sweep
+from tta_cattan.published import published
+from tta_cattan.runs.plan import Row
+from tta_cattan.runs.store import Cell, Record
+from tta_cattan.runs.summary import summarise
+
+pytest.importorskip("matplotlib")
+
+
+def gathered(rows: list[Row], values: dict[tuple[str, str, int], dict], **info) -> Gathered:
+    """Return results: (label, domain, seed) -> metrics."""
+    records = [
+        Record(Cell(label, domain, 5, seed), "f", {"n": 64, "ece": 0.1, **metrics}, info)
+        for (label, domain, seed), metrics in values.items()
+    ]
+    return Gathered(tuple(rows), summarise(records), tuple(records), (Path("out"),))
+
+
+def study(kind: str, **changes) -> Study:
+    return Study("name", "title", kind, "cfg", ("cattan",), **changes)
+
+
+def row(method: str, *changes: tuple) -> Row:
+    return Row(load_cfg(None, ["MODEL.ADAPTATION", method]), changes)
+
+
+TABLE = {
+    ("cattan", "gaussian_noise", 0): {"accuracy": 0.30},
+    ("cattan", "gaussian_noise", 1): {"accuracy": 0.34},
+    ("norm", "gaussian_noise", 0): {"accuracy": 0.10},
+    ("norm", "gaussian_noise", 1): {"accuracy": 0.10},
+}
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_table_has_ours_the_published_and_the_difference(same):
+    shown = present_table(study("table", published={"": "imagenet_c"}), gathered([row("cattan")], TABLE), same)
+    (grid,) = shown.grids
+    assert grid.heads == ("method", "", "gauss", "avg", "ECE")
+    theirs = published("imagenet_c").rows["cattan"]
+    by = {(r[0], r[1]): r[2:] for r in grid.rows}
+    assert by["CATTAn", "ours"][0] == Spread(pytest.approx(32.0), pytest.approx(2.8284, abs=1e-3))
+    assert by["", "published"][:2] == (theirs.accuracy["gaussian_noise"], theirs.average)
+    assert ("Norm", "ours") in by, "a method that the paper does not have stands alone"
+    if same:
+        assert by["", "difference"][0] == pytest.approx(32.0 - 26.02) and isinstance(
+            by["", "difference"][0], Difference
+        )
+        assert by["", "difference"][2] is None, "no ECE is published for it"
+    else:
+        assert ("", "difference") not in by, "figures of other data are not subtracted"
+    (axes,) = shown.figures[""].axes
+    assert sorted(bar.get_height() for bar in axes.patches) == pytest.approx([10, 10, 32, 32])
+
+
+def swept(*settings):
+    key = "CATTAN.LAMBDA_CB"
+    rows = [row("tent_plus"), *(row("cattan", (key, value)) for value in settings)]
+    values = {("tent_plus", "fog", seed): {"accuracy": 0.5} for seed in (0, 1)}
+    for place, one in enumerate(rows[1:]):
+        values |= {(one.label, "fog", seed): {"accuracy": 0.6 + 0.1 * place + 0.02 * seed} for seed in (0, 1)}
+    return gathered(rows, values)
+
+
+def test_a_sweep_over_numbers_is_a_line_with_a_band_and_levels():
+    shown = present_sweep(study("sweep", says="stable"), swept(0.0, 0.4), False)
+    assert [r[:2] for r in shown.grids[0].rows] == [("-", "TENT+"), ("0.0", "CATTAn"), ("0.4", "CATTAn")]
+    assert shown.grids[0].rows[2][2] == Spread(pytest.approx(71.0), pytest.approx(1.41421, abs=1e-4))
+    (axes,) = shown.figures[""].axes
+    line, level = axes.lines
+    assert list(line.get_xdata()) == [0.0, 0.4] and list(line.get_ydata()) == pytest.approx([61, 71])
+    assert level.get_ydata()[0] == pytest.approx(50) and len(axes.collections) == 1
+    assert shown.findings == ("The paper: stable",)
+
+
+def test_a_sweep_over_words_is_bars_beside_published_averages():
+    tables = {"plain": "officehome", "robust": "officehome_robust"}
+    shown = present_sweep(study("sweep", published=tables), swept("plain", "robust"), True)
+    rows = {r[0]: r for r in shown.grids[0].rows}
+    assert rows["robust"][4] == 69.29 and rows["robust"][5] == pytest.approx(71.0 - 69.29)
+    assert rows["-"][4] is None
+    (axes,) = shown.figures[""].axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["plain", "robust"]
+
+
+def test_two_keys_are_refused():
+    rows = [row("cattan", ("CATTAN.D", 1), ("TEST.EPOCHS", 2))]
+    with pytest.raises(UserError, match="over one key"):
+        present_sweep(study("sweep"), gathered(rows, {(rows[0].label, "fog", 0): {"accuracy": 0.5}}), False)
+
+
+def test_the_dimension_figure_is_of_the_stored_curve():
+    curve = {"d": [1, 2, 3], "target": [3.0, 2.0, 1.0], "source": [4.0, 2.0, 1.0], "bound": [0.1, 0.2, 1.5]}
+    values = {("cattan", name, seed): {"accuracy": 0.5} for name in ("fog", "snow") for seed in (0, 1)}
+    found = gathered([row("cattan")], values, dimension=curve, d_target=2)
+    shown = present_dimension(study("dimension"), found, False)
+    assert list(shown.grids[0].rows) == [("fog5", "64", "3", "2"), ("snow5", "64", "3", "2")]
+    assert list(shown.figures) == ["", "-2"]
+    with pytest.raises(UserError, match="add cattan"):
+        present_dimension(study("dimension"), gathered([row("tent")], {("tent", "fog", 0): {"accuracy": 1}}), False)
+
+
+def test_recovery_says_which_fall_back_recovers_more():
+    counts = {
+        "source": {"n": [10, 0, 0, 90], "adapted": [2, 0, 0, 80], "bypass": [5, 0, 0, 81], "source": [9, 0, 0, 89]},
+        "target": {"n": [0, 4, 0, 96], "adapted": [0, 3, 0, 90], "bypass": [0, 2, 0, 80], "source": [0, 1, 0, 50]},
+    }
+    found = gathered([row("cattan")], {("cattan", "usps", 0): {"accuracy": 0.5}}, agreement=counts)
+    shown = present_recovery(study("recovery"), found, False)
+    overview, sweep = shown.grids
+    assert [one.mean for one in overview.rows[0][1:]] == pytest.approx(
+        [82, 85, 89, 98, 93, 92, 91, 10, 4, 53.0], abs=0.5
+    )
+    at = {(r[1], r[2]): [one.mean for one in r[3:]] for r in sweep.rows}
+    assert at["source", "0.00"] == pytest.approx([82, 93, 0, 0]) and at["bypass", "1.00"] == pytest.approx(
+        [85, 92, 10, 4]
+    )
+    assert (
+        "'source' recovers more (bypass: source +3.00, target -1.00 points; source: source +7.00" in shown.findings[0]
+    )
+    with pytest.raises(UserError, match="leave the protocol"):
+        present_recovery(study("recovery"), gathered([row("tent")], {("tent", "fog", 0): {"accuracy": 1}}), False)
+
+
+def config(*overrides) -> CfgNode:
+    return load_cfg("cfgs/imagenet_c/cattan.yaml", list(overrides))
+
+
+def test_other_data_and_other_settings_are_named():
+    paper = config()
+    assert not data_differences(paper, config("DATA_DIR", "/x", "DEVICE", "cpu"))
+    assert not setting_differences(paper, config("SAVE_DIR", "/x", "CKPT_DIR", "/y", "RECOVERY.TAU", 0.5))
+    assert data_differences(paper, config("CORRUPTION.NUM_EX", 64)) == ["CORRUPTION.NUM_EX 64 instead of 5000"]
+    assert not data_differences(paper, config("CORRUPTION.NUM_EX", 64), ["CORRUPTION.NUM_EX"])
+    assert setting_differences(paper, config("SEEDS", "0", "TEST.EPOCHS", 2)) == [
+        "TEST.EPOCHS 2 instead of 5",
+        "SEEDS 0 instead of 0,1,2",
+    ]
+    other = load_cfg("cfgs/cifar10_c/cattan.yaml")
+    assert data_differences(paper, other)[0] == "cifar10_c instead of imagenet_c"

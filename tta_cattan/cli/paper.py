@@ -1,0 +1,56 @@
+"""``tta-cattan paper NAME``: a table or figure of the paper, ours beside the published."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from tta_cattan.cli.arguments import parse_with_overrides
+from tta_cattan.errors import UserError
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    result = argparse.ArgumentParser(
+        prog="tta-cattan paper",
+        usage="%(prog)s NAME [--cfg FILE] [options] [KEY VALUE ...], or %(prog)s --list",
+        description="Run a table or figure of the paper: what is missing is computed, what is there is used again; "
+        "ours stands beside the published figures. With --cfg the study runs on another benchmark.",
+    )
+    result.add_argument("name", nargs="?", metavar="NAME", help="a study; --list names them")
+    result.add_argument("--list", action="store_true", help="list the studies, and stop")
+    result.add_argument("--cfg", metavar="FILE", help="run it on this config's benchmark instead of the paper's")
+    result.add_argument("--methods", metavar="A,B,C", help="methods instead of the study's")
+    result.add_argument("--sweep", metavar="KEY=A,B,C", help="settings instead of the study's")
+    result.add_argument("--out", metavar="DIR", type=Path, help="where to write (default: SAVE_DIR/paper)")
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args, overrides = parse_with_overrides(parser(), argv)
+    from tta_cattan.paper.study import load_study, study_names
+
+    if args.list:
+        for name in study_names():
+            print(f"{name:20} {load_study(name).title}")
+        return 0
+    if args.name is None:
+        raise UserError(f"name a study: {', '.join(study_names())}")
+    study = load_study(args.name)
+    from tta_cattan.paper.run import Request, run_study
+    from tta_cattan.runs.log import setup_logging
+
+    setup_logging()
+    request = Request(
+        cfg=args.cfg,
+        methods=tuple(args.methods.split(",")) if args.methods else (),
+        sweep=args.sweep or "",
+        overrides=tuple(overrides),
+        out=args.out,
+    )
+    text, files = run_study(study, request)
+    print(text)
+    print("\nwritten: " + ", ".join(map(str, files)))
+    return 0
