@@ -102,7 +102,7 @@ _C = CfgNode(
             "LAMBDA_CB": 1.0,  # weight of the divergence of the running mean prediction [ours; Mummadi et al.]
             "LAMBDA_ALIGN": 1.0,  # weight of the alignment cost, a mean [ours; authors' code]
             "CONFIDENCE": "hlr",  # 'hlr' = hard likelihood ratio, 'slr' = soft, 'entropy' [ours; paper]
-            "PHI_LR": 1.0,  # learning rate of Phi, as a multiple of OPTIM.LR [ours]
+            "PHI_LR": 0.3,  # learning rate of Phi, as a multiple of OPTIM.LR [ours]
             "KAPPA": 0.9,  # share of the past in the running mean prediction [ours; Mummadi et al.]
             "DECAY": 1.0,  # weight that past batches keep at each new batch in the online tracker [ours]
             "TRANSFORM": True,  # adapt IP's input transformation too; False for features and point clouds [ours]

@@ -32,7 +32,7 @@ class CATTAnPlus(CATTAn):
 
     config_node = "CATTAN_PLUS"
     needs_source_subspace = False
-    default_lr = 1e-3
+    default_lr = 3e-3
     residual = True
 
     def __init__(
@@ -45,7 +45,7 @@ class CATTAnPlus(CATTAn):
         lambda_align: float = 1.0,
         confidence: str = "hlr",
         kappa: float = 0.9,
-        phi_lr: float = 1.0,
+        phi_lr: float = 0.3,
         decay: float = 1.0,
         transform: bool = True,
         width: int = 16,
