@@ -129,3 +129,18 @@ def test_both_kinds_of_batch_normalisation_adapt(trained):
 
 def test_one_cloud_alone_is_predicted(trained):
     assert build("tent", trained)(clouds(1)).isfinite().all()
+
+
+def test_it_learns_in_half_precision(trained):
+    net = copy.deepcopy(trained).train().requires_grad_(True)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = net(clouds(4))
+    nn.functional.cross_entropy(logits.float(), torch.arange(4)).backward()
+    assert all(p.grad.isfinite().all() for p in net.parameters())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_a_gpu_gives_the_same_logits(trained):
+    x = clouds(4, 100)
+    found = copy.deepcopy(trained).cuda()(x.cuda()).cpu()
+    torch.testing.assert_close(found, trained(x), rtol=1e-2, atol=1e-2)
