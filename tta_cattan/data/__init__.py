@@ -6,6 +6,7 @@ from tta_cattan.data.clouds.pointda10 import PointDA10
 from tta_cattan.data.clouds.shapes_c import ShapesC
 from tta_cattan.data.digits import DigitsC
 from tta_cattan.data.digits_da import DigitsDA
+from tta_cattan.data.domain_images import DomainNet, Office31, OfficeHome
 from tta_cattan.data.features import Features
 from tta_cattan.data.imagenet_c import ImageNet3DCC, ImageNetC, ImageNetClean
 from tta_cattan.data.office_caltech10 import OfficeCaltech10
@@ -21,11 +22,14 @@ __all__ = [
     "Cifar100Clean",
     "DigitsC",
     "DigitsDA",
+    "DomainNet",
     "Features",
     "ImageNet3DCC",
     "ImageNetC",
     "ImageNetClean",
+    "Office31",
     "OfficeCaltech10",
+    "OfficeHome",
     "PointDA10",
     "ShapesC",
     "Stream",

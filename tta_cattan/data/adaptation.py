@@ -20,6 +20,10 @@ class DomainBenchmark(Benchmark):
         """The source domain by its proper name."""
         return self.named("SOURCE")
 
+    def every_domain(self) -> list[Domain]:
+        """Return all domains."""
+        return [Domain(name) for name in self.short_names]
+
     def domains(self) -> list[Domain]:
         """Return the target domains."""
         if self.cfg.DATA.TARGET:

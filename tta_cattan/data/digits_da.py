@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
+from tta_cattan.data.adaptation import DomainBenchmark
 from tta_cattan.data.arrays import first, read_npz
-from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
+from tta_cattan.data.benchmark import BENCHMARK_REGISTRY
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
 from tta_cattan.files import sha256_file
@@ -32,23 +33,20 @@ def load_digits_file(path: Path) -> TensorDataset:
 
 
 @BENCHMARK_REGISTRY.register("digits_da")
-class DigitsDA(Benchmark):
+class DigitsDA(DomainBenchmark):
     """``DATA_DIR/<domain>.npz`` with x_train, y_train, x_test, y_test: from DATA.SOURCE to DATA.TARGET."""
 
     num_classes = 10
-
-    def domains(self) -> list[Domain]:
-        """Return the one target domain."""
-        return [Domain(self.cfg.DATA.TARGET)]
+    short_names = {"mnist": "M", "usps": "U"}
 
     def check(self) -> None:
-        """Check that both files are there."""
-        for key in ("SOURCE", "TARGET"):
-            path = self._path(self.cfg.DATA[key])
+        """Check that the files of the source and of the targets are there."""
+        for name in (self.source_domain, *(domain.name for domain in self.domains())):
+            path = self._path(name)
             if not path.is_file():
                 raise UserError(
-                    f"DATA.{key} = {self.cfg.DATA[key]!r}: {path} does not exist; DATA_DIR must hold one .npz file per "
-                    f"domain with the arrays {', '.join(_KEYS)}"
+                    f"{path} does not exist; DATA_DIR must hold one .npz file per domain with the arrays "
+                    f"{', '.join(_KEYS)}"
                 )
 
     def target(self, domain: Domain) -> TensorDataset:
@@ -57,14 +55,14 @@ class DigitsDA(Benchmark):
 
     def source(self) -> TensorDataset:
         """Return all images of the source domain."""
-        return load_digits_file(self._path(self.cfg.DATA.SOURCE))
+        return load_digits_file(self._path(self.source_domain))
 
     def describe_source(self) -> dict[str, Any]:
-        return {"name": self.cfg.DATA.SOURCE, "sha256": sha256_file(self._path(self.cfg.DATA.SOURCE))}
+        return {"name": self.source_domain, "sha256": sha256_file(self._path(self.source_domain))}
 
     def describe(self) -> dict[str, Any]:
-        target = self._path(self.cfg.DATA.TARGET)
-        return {"name": "digits_da", "target": sha256_file(target), "num_ex": self.cfg.CORRUPTION.NUM_EX}
+        paths = [self._path(name) for name in self.short_names]
+        return {"name": "digits_da", "files": {path.stem: sha256_file(path) for path in paths if path.is_file()}}
 
     def _path(self, domain: str) -> Path:
         return Path(self.cfg.DATA_DIR) / f"{domain}.npz"

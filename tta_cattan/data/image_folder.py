@@ -13,6 +13,8 @@ from tta_cattan.errors import UserError
 from tta_cattan.files import evenly
 from tta_cattan.upstream.torchvision import import_torchvision
 
+# What Pillow raises for a file that is damaged, absent, no image, or unreasonably large.
+_CORRUPT = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff")
 
 
@@ -31,19 +33,42 @@ class ImageList(Dataset):
         try:
             with Image.open(path) as image:
                 return self.transform(image.convert("RGB")), label
-        except (OSError, SyntaxError, ValueError) as error:
+        except _CORRUPT as error:
             raise UserError(f"image {path} cannot be read ({error}): get it again or remove it") from error
 
 
-def find_images(folder: Path, classes: Mapping[str, int]) -> list[tuple[Path, int]]:
-    """Return the (path, label) pairs of ``folder/<class>/<image>``, sorted; a folder of no known class is refused."""
+def is_readable(path: Path) -> bool:
+    """Tell whether an image can be decoded to its last pixel."""
+    try:
+        with Image.open(path) as image:
+            image.load()
+    except _CORRUPT:
+        return False
+    return True
+
+
+def class_folders(folder: Path) -> list[str]:
+    """Return the names of the class folders, sorted; hidden ones are none."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not names:
+        raise UserError(f"{folder} is empty: it must hold a folder of images per class")
+    return names
+
+
+def find_images(folder: Path, classes: Mapping[str, int], every_class: bool = False) -> list[tuple[Path, int]]:
+    """Return the (path, label) pairs of ``folder/<class>/<image>``, sorted; a folder of no known class is refused.
+
+    Note: with ``every_class`` a class without images is refused too.
+    """
     samples: list[tuple[Path, int]] = []
-    for child in sorted(path for path in folder.iterdir() if path.is_dir()):
+    for child in (folder / name for name in class_folders(folder)):
         if child.name not in classes:
             raise UserError(
                 f"{child} is the folder of no known class: the folders must be named like {next(iter(classes))!r}"
             )
         paths = sorted(p for p in child.iterdir() if p.suffix.lower() in EXTENSIONS)
+        if every_class and not paths:
+            raise UserError(f"the class folder {child} holds no images ({', '.join(EXTENSIONS)})")
         samples += [(path, classes[child.name]) for path in paths]
     if not samples:
         raise UserError(f"{folder} holds no images in class folders ({', '.join(EXTENSIONS)})")
@@ -69,3 +94,11 @@ def resize_crop_transform(size: int = 224) -> Callable[[Image.Image], Tensor]:
     transforms = import_torchvision("torchvision.transforms")
     resize = transforms.Resize(round(size * 256 / 224))
     return transforms.Compose([resize, transforms.CenterCrop(size), transforms.ToTensor()])
+
+
+def stretch_transform(size: int, crop: bool = True) -> Callable[[Image.Image], Tensor]:
+    """Return SHOT's preprocessing: both sides to 256/224 of ``size``; with ``crop`` the centre ``size`` x ``size``."""
+    transforms = import_torchvision("torchvision.transforms")
+    side = round(size * 256 / 224)
+    centre = [transforms.CenterCrop(size)] if crop else []
+    return transforms.Compose([transforms.Resize((side, side)), *centre, transforms.ToTensor()])

@@ -33,6 +33,8 @@ def check_library_name(arch: str) -> None:
 def load_from_library(arch: str, num_classes: int | None, pretrained: bool) -> nn.Module:
     """Return a library's network for images in [0, 1]; ``num_classes`` None: as many as the library gives it.
 
+    ``torchvision/resnet50.IMAGENET1K_V1`` and ``timm/resnet50.tv_in1k`` say which of several weights are meant.
+
     Note: pretrained weights are downloaded where the library has not cached them; nothing else is.
     """
     library, _, name = arch.partition("/")
@@ -59,10 +61,14 @@ def import_timm() -> ModuleType:
 
 def _from_torchvision(name: str, num_classes: int | None, pretrained: bool) -> nn.Module:
     models = import_torchvision("torchvision.models")
+    name, _, tag = name.partition(".")
     if not pretrained:
         classes = {} if num_classes is None else {"num_classes": num_classes}
         return with_normalization(models.get_model(name, weights=None, **classes), IMAGENET_MEAN, IMAGENET_STD)
-    weights = models.get_model_weights(name).DEFAULT
+    known = models.get_model_weights(name)
+    if tag and tag not in known.__members__:
+        raise UserError(f"torchvision has no weights {tag!r} of {name}: it has {', '.join(known.__members__)}")
+    weights = known[tag] if tag else known.DEFAULT
     _same_classes(f"torchvision/{name}", len(weights.meta["categories"]), num_classes)
     model = downloaded(f"torchvision's {name}", partial(models.get_model, name, weights=weights))
     transform = weights.transforms()

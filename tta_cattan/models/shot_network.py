@@ -58,7 +58,10 @@ def init_backbone(arch: str, model: ShotNetwork, init: str) -> None:
         return
     if not is_library_name(arch):
         raise UserError(f"SOURCE.INIT = 'pretrained': {arch} has no published weights; use 'random' or a file")
-    donor = load_from_library(arch, None, pretrained=True)
+    try:
+        donor = load_from_library(arch, None, pretrained=True)
+    except UserError as error:  # the file that it asks for is the backbone's here
+        raise UserError(str(error).replace("MODEL.CKPT_PATH", "SOURCE.INIT")) from error
     remove_head(donor)
     model.backbone.load_state_dict(donor.state_dict())
 
