@@ -24,3 +24,11 @@ def parse_with_overrides(parser: argparse.ArgumentParser, argv: Sequence[str]) -
         if argument.startswith("--"):
             raise UserError(f"unknown option {argument!r}.{nearest(argument, options)} See --help")
     return args, rest
+
+
+def method_names(given: str | None) -> list[str]:
+    """Return the names in ``--methods A,B,C``; none where it is not given."""
+    names = given.split(",") if given is not None else []
+    if not all(names):
+        raise UserError(f"--methods {given!r}: give names separated by commas, e.g. tent,cattan")
+    return names

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tta_cattan.cli.arguments import CommandParser, parse_with_overrides
+from tta_cattan.cli.arguments import CommandParser, method_names, parse_with_overrides
 from tta_cattan.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.runs.sweep import parse_sweeps
     from tta_cattan.runs.tables import to_text
 
-    methods = args.methods.split(",") if args.methods else []
-    if args.methods is not None and not all(methods):
-        raise UserError(f"--methods {args.methods!r}: give names separated by commas, e.g. tent,cattan")
+    methods = method_names(args.methods)
     if args.cfg is None and not args.methods:
         methods = list(ALL_METHODS)
     setup_logging()

@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "host": "tta_cattan.host.launcher",
     "inspect": "tta_cattan.cli.inspect",
     "make-corruptions": "tta_cattan.cli.make_corruptions",
+    "pairs": "tta_cattan.cli.pairs",
     "paper": "tta_cattan.cli.paper",
     "report": "tta_cattan.cli.report",
     "train-source": "tta_cattan.cli.train_source",

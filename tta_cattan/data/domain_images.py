@@ -132,7 +132,10 @@ class DomainImages(DomainBenchmark):
 
     def _classes(self, domain: str) -> list[str]:
         if not self.cfg.DATA.LISTS:
-            return class_folders(self._folder(domain))
+            names = class_folders(folder := self._folder(domain))
+            if not names:
+                raise UserError(f"{folder} is empty: it must hold a folder of images per class")
+            return names
         samples = [sample for part in self._parts() for sample in self._listed(domain, part)]
         return class_names_of(samples, f"the lists of {domain}" if len(self._parts()) > 1 else f"the list of {domain}")
 

@@ -49,10 +49,7 @@ def is_readable(path: Path) -> bool:
 
 def class_folders(folder: Path) -> list[str]:
     """Return the names of the class folders, sorted; hidden ones are none."""
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not names:
-        raise UserError(f"{folder} is empty: it must hold a folder of images per class")
-    return names
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def find_images(folder: Path, classes: Mapping[str, int], every_class: bool = False) -> list[tuple[Path, int]]:

@@ -50,6 +50,12 @@ def require_trained(cfg: CfgNode, benchmark: Benchmark) -> None:
     )
 
 
+def ensure_trained(cfg: CfgNode, benchmark: Benchmark) -> None:
+    """Train the source model where it is one that is trained and its file is not there."""
+    if _trained_architecture(cfg) is not None and not checkpoint_path(cfg, benchmark).is_file():
+        train_source(cfg, benchmark)
+
+
 def train_source(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
     """Return the network ``MODEL.ARCH`` trained on the benchmark's source data, from its file if that is there.
 

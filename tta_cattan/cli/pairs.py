@@ -1,0 +1,43 @@
+"""``tta-cattan pairs``: all source>target pairs of a benchmark, the published figures beside ours."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tta_cattan.cli.arguments import CommandParser, method_names, parse_with_overrides
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    result = CommandParser(
+        prog="tta-cattan pairs",
+        usage="%(prog)s --cfg FILE [--methods A,B,C] [--dry-run] [KEY VALUE ...]",
+        description="Train the source model of every domain (or use the finished one), adapt it to every other domain, "
+        "and print the paper's table. DATA.SOURCE or DATA.TARGET restrict the pairs. Run it again after an "
+        "interruption: what is finished is kept.",
+    )
+    result.add_argument("--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/officehome/cattan.yaml")
+    result.add_argument(
+        "--methods", metavar="A,B,C", help="compare several methods; each uses its own file beside FILE"
+    )
+    result.add_argument("--dry-run", action="store_true", help="check everything, compute nothing")
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args, overrides = parse_with_overrides(parser(), argv)
+    from tta_cattan.config import find_config
+    from tta_cattan.runs.log import setup_logging
+    from tta_cattan.runs.pairs import beside_published, run_pairs
+    from tta_cattan.runs.tables import to_text
+
+    setup_logging()
+    pairs = run_pairs(find_config(args.cfg), overrides, method_names(args.methods), args.dry_run)
+    if pairs is not None:
+        print(to_text(beside_published(pairs.summary, pairs.table)))
+        for line in pairs.remarks():
+            print(line)
+        print(f"\nresults: {pairs.folder}")
+    return 0
