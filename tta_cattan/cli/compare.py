@@ -97,7 +97,9 @@ def _list() -> int:
         ("models (MODEL.ARCH)", ARCHITECTURES),
     ):
         print(f"{title}: {', '.join(registry.registered_names())}")
-    print("  and torchvision/NAME and timm/NAME, for any name that they have")
+    print(
+        "  and torchvision/NAME and timm/NAME, for any name that they have; shot/NAME: SHOT's network on any of these"
+    )
     for family in ("cifar10", "cifar100", "imagenet"):
         try:
             print(f"  and RobustBench's for {family}: {', '.join(robustbench_names(family))}")
