@@ -182,15 +182,20 @@ def disturb(name: str, command: Command, scratch: Path, kills: int, pick: random
     done = rounds = same = 0
     while done < kills:
         folder = scratch / name / f"round{rounds}"
-        for _ in range(pick.randint(1, MOST_PER_ROUND)):
+        code = None
+        for _ in range(MOST_PER_ROUND):
             process = start(command.arguments(folder), output)
             process.join(pick.uniform(0, duration))
             if process.exitcode is None:
                 os.kill(process.pid, by)
                 process.join()
-                done += process.exitcode in (-by, 130)
-        process = start(command.arguments(folder), output)
-        process.join()
+            code = process.exitcode
+            if code not in (-by, 130):
+                break  # it came to its end before the kill
+            done += 1
+        if code in (-by, 130):
+            process = start(command.arguments(folder), output)
+            process.join()
         rounds += 1
         same += process.exitcode == 0 and command.equal(expected, command.outcome(folder))
     print(f"| `{name}` | SIG{by.name.removeprefix('SIG')} | {done} | {rounds} | {same} |", flush=True)
