@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         except Exception as error:
             # What breaks after Ctrl-C breaks of it: an import half done, a worker process that got the signal too.
             if not pressed.is_set():
+                if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # Python's and torch's
+                    reason = (str(error) or "out of memory").splitlines()[0]
+                    error = UserError(f"{reason}: lower TEST.BATCH_SIZE; what is finished is kept")
                 if not isinstance(error, (UserError, OSError)):
                     raise
                 print(f"error: {error}", file=sys.stderr)

@@ -18,6 +18,7 @@ from tta_cattan.config.tree import key_names, suggestion
 from tta_cattan.errors import UserError
 
 _BASE = "_BASE_"
+_MAX_BYTES = 1 << 20
 
 
 class _StrictSafeLoader(yaml.SafeLoader):
@@ -84,12 +85,16 @@ def _bases(given: Any, path: Path) -> list[Path]:
 def read_yaml(path: Path) -> dict[Any, Any]:
     """Return the mapping in a YAML file; an empty file is an empty mapping."""
     try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise UserError(f"{path} has {path.stat().st_size:,} bytes: a config has less than {_MAX_BYTES:,}")
         content = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=_StrictSafeLoader)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path}{line}: {error.problem}") from None
-    # ValueError: not UTF-8, or a date or number that looks right and is not.
-    except (yaml.YAMLError, ValueError, OSError) as error:
+    except UserError:
+        raise
+    # ValueError: not UTF-8, or a date or number that looks right and is not. RecursionError: nested to do harm.
+    except (yaml.YAMLError, ValueError, OSError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if content is None:
         return {}

@@ -49,7 +49,7 @@ class Manifest:
         path = folder / MANIFEST
         try:
             return cls(**_typed(json.loads(path.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise UserError(
                 f"{path} is not the manifest of a folder of features ({error}): make one with `tta-cattan "
                 "extract-features`, or give the folder that it wrote"

@@ -101,7 +101,7 @@ class Stream:
             # Its own: the global generator belongs to the method.
             generator=torch.Generator().manual_seed(self.seed or 0),
         )
-        return map(_raise_told, loader)
+        return _told_batches(loader)
 
 
 class _Told(Dataset):
@@ -137,10 +137,20 @@ def _collate(samples: list[Any]) -> Any:
     return default_collate(samples)
 
 
-def _raise_told(batch: Any) -> Any:
-    if isinstance(batch, UserError):
-        raise batch
-    return batch
+def _told_batches(loader: DataLoader) -> Iterator[Any]:
+    """Yield the batches; raise what a worker returned, and say that one has died in one line."""
+    try:
+        for batch in loader:
+            if isinstance(batch, UserError):
+                raise batch
+            yield batch
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise UserError(
+            "a worker process of the data loader has died (killed, or out of memory): run the same command again with "
+            "a lower TEST.NUM_WORKERS or TEST.BATCH_SIZE; what is finished is kept"
+        ) from error
 
 
 class Unlabelled:

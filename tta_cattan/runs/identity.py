@@ -112,7 +112,7 @@ def _lasting(text: str) -> Any:
     """Return a description without its date: the same command again is the same run."""
     try:
         return {key: value for key, value in json.loads(text).items() if key != "created"}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return text  # damaged: kept as it is
 
 

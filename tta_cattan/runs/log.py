@@ -11,6 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from tta_cattan.disk import disk_errors
+from tta_cattan.errors import UserError
 
 _FORMAT = "[%(asctime)s] [%(filename)s: %(lineno)4d]: %(message)s"
 _DATE_FORMAT = "%y/%m/%d %H:%M:%S"
@@ -49,6 +50,8 @@ def setup_logging(folder: str | os.PathLike[str] | None = None, destination: str
     handlers: list[logging.Handler] = [_ConsoleHandler()]
     if folder is not None:
         path = Path(folder) / destination
+        if path.name != destination:
+            raise UserError(f"LOG_DEST = {destination!r}: give the name of a file, which lies in the folder of the run")
         with disk_errors("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             handlers.append(_FileHandler(path, mode="a", encoding="utf-8"))

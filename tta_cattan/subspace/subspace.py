@@ -108,7 +108,7 @@ class Subspace:
             basis, eigenvalues, mean = tensors["basis"], tensors["eigenvalues"], tensors.get("mean")
             count, centered = int(header["count"]), json.loads(header["centered"])
             provenance = json.loads(header.get("provenance", "{}"))
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, RecursionError) as error:
             raise UserError(
                 f"subspace file {path} is damaged ({error!r}): make it anew with `tta-cattan fit-source`"
             ) from error

@@ -42,7 +42,7 @@ def _read(path: Path) -> dict[str, Any]:
     with disk_errors("read", path):
         try:
             recipe = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is damaged ({error}): choose another --out") from None
     if not isinstance(recipe, dict) or not isinstance(recipe.get("images", {}), dict):
         raise UserError(f"{path} is damaged (it is no recipe): choose another --out")
