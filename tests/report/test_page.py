@@ -14,7 +14,7 @@ from runs_by_hand import HOSTILE, write_old_run, write_run
 from tta_cattan.cli.main import main
 from tta_cattan.report.page import write_report
 from tta_cattan.runs.log import reset_logging
-from tta_cattan.runs.store import ResultsStore
+from tta_cattan.runs.store import Cell, Record, ResultsStore
 
 RIGHT = np.array([True, False, True, True])
 
@@ -122,6 +122,14 @@ def test_damaged_facts_are_gaps(tmp_path):
     folder = write_run(tmp_path / "run", {("cattan", "fog", 0): RIGHT}, **info)
     text = write_report([folder], tmp_path / "out").read_text(encoding="utf-8")
     assert "<h3>Accuracy by domain" in text and "<h3>Reliability" not in text and "<h3>Dimension" not in text
+
+
+def test_metrics_of_other_protocols_are_columns(tmp_path):
+    store = ResultsStore(tmp_path / "run")
+    store.append(Record(Cell("tent", "fog", 5, 0), "f", {"auroc": 0.75, "n": 4}))
+    write_report([tmp_path / "run"], tmp_path / "out")
+    (path,) = (tmp_path / "out" / "tables").glob("*-summary.csv")
+    assert path.read_text(encoding="utf-8") == "method,auroc\nTENT,0.75\n"
 
 
 def test_the_stream_is_drawn(tmp_path):

@@ -12,6 +12,7 @@ from tta_cattan.runs.layout import Entry, Table
 from tta_cattan.runs.tables import METRIC_TITLES, average_column, metric_table
 
 _OVERVIEW = ("accuracy", "ece", "nll", "brier", "images_per_second", "peak_memory", "extra_bytes")
+_ELSEWHERE = ("n", "seconds")  # among the facts, and as images per second
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,13 @@ def tables_of(comparison: Comparison, pairs: Mapping[tuple[str, str], Pair]) -> 
 def _overview(comparison: Comparison) -> Shown:
     """Return every method's averages, of accuracy, calibration and cost."""
     summary = comparison.summary
-    shown = [m for m in _OVERVIEW if any((method, m) in summary.averages for method in summary.methods)]
+    metrics = [*_OVERVIEW, *(m for m in summary.metrics if m not in (*_OVERVIEW, *_ELSEWHERE))]
+    shown = [m for m in metrics if any((method, m) in summary.averages for method in summary.methods)]
     columns = [[Entry(method) for method in summary.methods], *(average_column(summary, m) for m in shown)]
     note = "Mean over the domains ± standard deviation over seeds. Best in bold, second best underlined."
     if not summary.complete:
         note += f" Incomplete (cells missing: {summary.missing}): an average needs a seed that has every domain."
-    table = Table(["method", *(METRIC_TITLES[m] for m in shown)], list(zip(*columns, strict=True)))
+    table = Table(["method", *(METRIC_TITLES.get(m, m) for m in shown)], list(zip(*columns, strict=True)))
     return Shown("summary", "Summary", note, table)
 
 

@@ -43,7 +43,7 @@ def verdict(comparison: Comparison, pairs: Mapping[tuple[str, str], Pair]) -> st
     text = f"{first} has the highest mean accuracy ({100 * averages[first, 'accuracy'].mean:.1f} %)"
     pair = pairs.get((first, second))
     if pair is None:
-        return f"{text}, before {second}; without predictions per image, nothing can be said about luck."
+        return f"{text}, ahead of {second}; without predictions per image, nothing can be said about luck."
     if pair.difference.decided and pair.difference.mean > 0:
         return f"{text}; its lead over {second}, {pair.text} points, is more than chance in the choice of images."
     return f"{text}, but its lead over {second}, {pair.text} points, is not decided by these images."
