@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,7 +67,8 @@ def test_each_image_benchmark_end_to_end(tmp_path, capsys, work, name):
     train = ["train-source", "--cfg", f"cfgs/{name}/source_train.yaml"]
     assert main(arguments(tmp_path, *train, **lists, **{"DATA.SOURCE": source, "DATA.TARGET": target})) == 0
     shown = capsys.readouterr()
-    assert "source model: " in shown.out and "source subspace: " in shown.out and work == ["training"]
+    told = [line.split()[2] for line in shown.out.splitlines()]
+    assert [Path(path).is_file() for path in told] == [True, True] and work == ["training"]
 
     command = arguments(tmp_path, *pairs(name), **lists, **{"DATA.SOURCE": source, "DATA.TARGET": target})
     assert main(command) == 0

@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.models.zoo import check_arch
     from tta_cattan.runs.log import setup_logging
     from tta_cattan.source.model import train_source, validation_accuracy
-    from tta_cattan.source.subspace import default_path, kept_subspace
+    from tta_cattan.source.subspace import auto_path, kept_subspace
 
     setup_logging()
     cfg = load_cfg(find_config(args.cfg), overrides)
@@ -45,5 +45,6 @@ def main(argv: Sequence[str]) -> int:
     held_out = "" if accuracy is None else f", {accuracy:.2%} of the held-out source data right"
     print(f"source model: {loaded.origin} (sha256 {loaded.sha256[:16]}{held_out})")
     subspace = kept_subspace(cfg, loaded, benchmark)
-    print(f"source subspace: {default_path(cfg, loaded)} ({subspace.d} directions of {subspace.count} samples)")
+    path = auto_path(cfg, loaded, benchmark)
+    print(f"source subspace: {path} ({subspace.d} directions of {subspace.count} samples)")
     return 0
