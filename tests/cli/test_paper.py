@@ -41,9 +41,9 @@ def test_it_lists_the_studies(capsys):
     assert main(["paper", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == study_names() and all(len(line.split()) > 1 for line in lines)
-    assert {"table-imagenet-c", "figure-dimension", "figure-lambda-cb", "figure-samples", "figure-recovery"} <= {
-        line.split()[0] for line in lines
-    }
+    tables = {f"table-{name}" for name in ("imagenet-c", "officehome", "office31", "pointda10")}
+    figures = {f"figure-{name}" for name in ("dimension", "lambda-cb", "samples", "recovery", "robust", "epochs", "d")}
+    assert tables | figures <= {line.split()[0] for line in lines}
 
 
 def test_a_table_on_other_data_says_so_and_is_not_computed_twice(tmp_path, capsys, computed):
@@ -90,6 +90,10 @@ def test_the_dimension_and_the_recovery_figures(tmp_path, capsys, computed):
         (["table-imagenet-c", "DATA_DIR", "nowhere"], "nowhere/ImageNet-C/gaussian_noise/5 is missing"),
         (["table-imagenet-c", "--sweep", "TEST.EPOCHS=1,2"], "table-imagenet-c sweeps nothing"),
         (["table-imagenet-c", "--methods", "tnet"], "tnet"),
+        (["table-officehome", "DATA_DIR", "nowhere"], "nowhere"),
+        (["figure-recovery", "DATA_DIR", "nowhere"], "nowhere"),
+        (["figure-robust", "DATA_DIR", "nowhere"], "nowhere"),
+        (["table-pointda10", "DATA_DIR", "nowhere"], "nowhere"),
     ],
 )
 def test_mistakes_are_one_line(capsys, arguments, said):

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tta_cattan.cli.arguments import parse_with_overrides
+from tta_cattan.cli.arguments import method_names, parse_with_overrides
 from tta_cattan.errors import UserError
 
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
 
     if args.list:
         for name in study_names():
-            print(f"{name:20} {load_study(name).title}")
+            print(f"{name:26} {load_study(name).title}")
         return 0
     if args.name is None:
         raise UserError(f"name a study: {', '.join(study_names())}")
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     setup_logging()
     request = Request(
         cfg=args.cfg,
-        methods=tuple(args.methods.split(",")) if args.methods else (),
+        methods=tuple(method_names(args.methods)),
         sweep=args.sweep or "",
         overrides=tuple(overrides),
         out=args.out,

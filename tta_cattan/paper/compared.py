@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from tta_cattan.paper.gather import Gathered
@@ -42,8 +43,11 @@ def _ours(summary: Summary, method: str) -> list[Spread | None]:
 
 
 def _theirs(summary: Summary, line: PublishedRow) -> list[float | None]:
-    """Return the published figures of the same columns."""
+    """Return the published figures of the same columns; the average of a part of them is of that part, without ECE."""
     cells = [line.accuracy.get(domain.name) for domain in summary.domains]
+    shown = [value for value in cells if value is not None]
+    if 0 < len(shown) < len(line.accuracy):
+        return [*cells, fmean(shown), None]
     return [*cells, line.average, None if line.ece is None else 100 * line.ece]
 
 

@@ -11,11 +11,12 @@ from tta_cattan.config import load_cfg
 from tta_cattan.data import BENCHMARK_REGISTRY
 from tta_cattan.data.adaptation import DomainBenchmark
 from tta_cattan.runs.plan import Row, plan_rows
-from tta_cattan.runs.runner import run_records
+from tta_cattan.runs.runner import Outcome, run_records
 from tta_cattan.runs.setting import check_rows
 from tta_cattan.runs.store import Record
 from tta_cattan.runs.summary import Summary, summarise
 from tta_cattan.runs.sweep import Sweep
+from tta_cattan.source.model import ensure_trained
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -43,7 +44,7 @@ def gather(
     benchmark = domain_benchmark(load_cfg(path, overrides)) if pairs else None
     if benchmark is None:
         rows = plan_rows(path, overrides, methods, sweeps)
-        outcome = run_records(rows)
+        outcome = _run(rows)
         return Gathered(tuple(rows), outcome.summary, tuple(outcome.records), (outcome.folder,))
     by_source = {
         source: plan_rows(path, [*overrides, "DATA.SOURCE", source], methods, sweeps) for source in benchmark.sources()
@@ -53,7 +54,7 @@ def gather(
     records: list[Record] = []
     folders: dict[Path, None] = {}
     for source, rows in by_source.items():
-        outcome = run_records(rows)
+        outcome = _run(rows)
         folders[outcome.folder] = None
         # The target's name alone would be the same for every source.
         records += [
@@ -61,6 +62,13 @@ def gather(
             for record in outcome.records
         ]
     return Gathered(tuple(rows), summarise(records), tuple(records), tuple(folders))
+
+
+def _run(rows: Sequence[Row]) -> Outcome:
+    """Train the source models that are missing, where they are ones that are trained, then run the comparison."""
+    for row, benchmark in zip(rows, check_rows(rows), strict=True):
+        ensure_trained(row.cfg, benchmark)
+    return run_records(rows)
 
 
 def domain_benchmark(cfg: CfgNode) -> DomainBenchmark | None:
