@@ -15,7 +15,7 @@ from tta_cattan.models.zoo import check_arch
 ROOT = Path(__file__).parents[2] / "cfgs"
 FILES = sorted(path for path in ROOT.rglob("*.yaml") if path.parent.name != "paper")  # those are studies
 METHODS = {"source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "cattan_plus"}
-VARIANTS = {"cattan_authors": "cattan", "source_train": "source"}  # a second file of one method
+VARIANTS = {"cattan_authors": "cattan", "source_train": "source", "extract": "source"}  # a second file of one method
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -45,6 +45,8 @@ def test_it_loads_and_names_what_exists(path):
         "office31",
         "officehome",
         "domainnet",
+        "domainnet_features",
+        "office_caltech10",
         "pointda10",
         "shapes_c",
     ],

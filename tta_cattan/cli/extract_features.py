@@ -62,6 +62,7 @@ def main(argv: Sequence[str]) -> int:
     if not benchmark.images:
         raise UserError(f"CORRUPTION.DATASET = {benchmark.name!r} has no images to take features of")
     domains = chosen_domains(benchmark, args.domains)
+    check_domains(benchmark, domains)
     with join_workers() as workers:
         if workers.leads:
             setup_logging()
@@ -73,6 +74,19 @@ def main(argv: Sequence[str]) -> int:
             speed = f", {share.images / share.seconds:.1f} images/s" if share.images else ""
             print(f"{args.out / domain.label}: {share.made} shards made, {share.kept} were there already{speed}{who}")
     return 0
+
+
+def check_domains(benchmark: Benchmark, domains: Sequence[Domain]) -> None:
+    """Check that the data is there and, of a domain-adaptation benchmark, that the domains have the same classes."""
+    from tta_cattan.data.adaptation import DomainBenchmark
+
+    if not isinstance(benchmark, DomainBenchmark):
+        benchmark.check()
+        return
+    for domain in domains:
+        pair = benchmark.cfg.clone()
+        pair.merge_from_list(["DATA.SOURCE", domains[0].name, "DATA.TARGET", domain.name])
+        type(benchmark)(pair).check()
 
 
 def chosen_domains(benchmark: Benchmark, names: str | None) -> list[Domain]:

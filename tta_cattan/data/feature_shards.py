@@ -72,6 +72,8 @@ def write_shard(folder: Path, position: int, features: np.ndarray, labels: Seque
     Note: a kill in between leaves rows without a note, which nobody reads and the next run replaces.
     """
     path = _rows_path(folder, position)
+    for stale in folder.glob(f".{path.stem}.*.tmp"):  # of a run that was killed: nobody else writes this shard
+        stale.unlink(missing_ok=True)
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         np.save(file, np.ascontiguousarray(features), allow_pickle=False)
     note = {"sha256": sha256_file(path), "labels": [int(label) for label in labels]}
