@@ -50,15 +50,22 @@ def small_run(tmp_path_factory):
 
 
 def test_from_the_files_to_the_table(small_run, capsys):
-    methods = ["source", "norm", "tent", "tent_plus", "shot", "cattan"]
-    assert main(["--cfg", "cfgs/pointda10/cattan.yaml", "--methods", ",".join(methods), *small_run]) == 0
-    table = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert table[0] == ["method", "scannet", "avg", "ECE"] and [row[0] for row in table[1:7]] == methods
+    assert main(["train-source", "--cfg", "cfgs/pointda10/source_train.yaml", *small_run]) == 0
+    assert "training pointnet" in capsys.readouterr().err
+    methods = ["source", "norm", "tent", "tent_plus", "shot", "ip", "cattan"]
+    assert main(["pairs", "--cfg", "cfgs/pointda10/cattan.yaml", "--methods", ",".join(methods), *small_run]) == 0
+    shown = capsys.readouterr()
+    assert "training pointnet" not in shown.err, "the source model is there"
+    head, *rows = [line.split() for line in shown.out.splitlines()]
+    assert head == ["method", "M>S*", "avg", "ECE"]
+    found = {row[0]: row[1] for row in rows if row and row[0] in methods and row[1] != "(paper)"}
+    assert list(found) == methods and found.pop("ip") == "-"
+    assert all(0 <= float(accuracy) <= 100 for accuracy in found.values())
+    assert "15.7" in shown.out and "NOT the data of the published figures" in shown.out  # the paper's Source
 
     assert main(["--cfg", "cfgs/pointda10/cattan_authors.yaml", *small_run]) == 0
     shown = capsys.readouterr()
-    assert shown.out.splitlines()[1].split()[0] == "cattan"
-    assert "training pointnet" not in shown.err, "the source model is the same"
+    assert shown.out.splitlines()[1].split()[0] == "cattan" and "training pointnet" not in shown.err
 
 
 def test_ip_is_for_images(small_run, capsys):
