@@ -61,7 +61,8 @@ def measure(tiny: bool = False) -> list[Line]:
     rounds = interleaved(
         {"ours": lambda: ours(features), "literal formulation": lambda: literal.step(features)},
         rounds=1 if tiny else 7,
-        warmups=2,
+        warmups=1,
+        calls=1 if tiny else 5,
     )
     what = f"CATTAn step on features, D = {dim}, d = {d}, batch {batch}, {classes} classes"
     return [rounds.line(what, "ours", "literal formulation", GOAL)]

@@ -76,7 +76,7 @@ _FULL_FIT = {"n": 4096, "dim": 256}
 
 
 def _times(works: Mapping[str, Callable[[], object]], tiny: bool) -> list[float]:
-    rounds = interleaved(works, rounds=1 if tiny else 5, warmups=1)
+    rounds = interleaved(works, rounds=1 if tiny else 5, calls=1 if tiny else 3)
     return [min(rounds.seconds[name]) for name in works]
 
 

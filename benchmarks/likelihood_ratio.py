@@ -54,7 +54,7 @@ def measure(tiny: bool = False) -> list[Line]:
         for label, peer in peers.items():
             torch.testing.assert_close(ours(logits[:8]), peer(logits[:8]), rtol=1e-4, atol=1e-5)
             sides[label] = _with_gradient(peer, logits)
-        rounds = interleaved(sides, rounds=1 if tiny else 9, warmups=2)
+        rounds = interleaved(sides, rounds=1 if tiny else 9, calls=1 if tiny else 10)
         what = f"{name} likelihood ratio and gradient, {logits.shape[1]:,} classes, batch {len(logits)}"
         lines += [rounds.line(what, "ours", label, GOAL) for label in sides if label != "ours"]
     return lines

@@ -128,4 +128,7 @@ def only_head_call(calls: list[HeadCall], output: Tensor, name: str) -> HeadCall
 
 def _same(logits: Tensor, output: Tensor) -> bool:
     """Tell whether two tensors hold the same numbers (NaN included), whatever their precision."""
-    return logits.shape == output.shape and torch.allclose(logits.to(output.dtype), output, 0, 0, equal_nan=True)
+    if logits.shape != output.shape:
+        return False
+    same_memory = logits.data_ptr() == output.data_ptr() and logits.stride() == output.stride()
+    return same_memory or torch.allclose(logits.to(output.dtype), output, 0, 0, equal_nan=True)

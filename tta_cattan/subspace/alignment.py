@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 REDUCTIONS = ("sum", "mean")
@@ -17,7 +19,9 @@ def alignment_cost(phi: Tensor, optimum: Tensor, dim: int, reduction: str = "sum
 
     ``reduction="mean"`` divides by the D x d_s entries of ``W_s`` (the authors' code).
     """
-    cost = (phi - optimum).square().sum() + (optimum.shape[1] - optimum.square().sum())
+    fixed = optimum.detach().flatten()
+    # One pass over Phi for the value and one for the gradient.
+    cost = F.mse_loss(phi, optimum, reduction="sum") + (optimum.shape[1] - torch.dot(fixed, fixed))
     return cost / (dim * optimum.shape[1]) if reduction == "mean" else cost
 
 
