@@ -47,7 +47,10 @@ def test_the_public_layouts_are_read_with_sorted_classes(tmp_path, name):
     ]
     assert [label for _, label in data.samples] == [0, 0, 1, 1, 2, 2]
     assert len(found.source()) == len(found.training_source()) == 6
-    assert found.describe()["images"] == dict.fromkeys(DOMAINS[name], 6)
+    before = [found.identity(domain) for domain in found.domains()]
+    break_image(root / DOMAINS[name][others[0]] / "mug" / "0001.jpg")
+    after = [found.identity(domain) for domain in found.domains()]
+    assert before[0] != after[0] and before[1:] == after[1:], "a result is of its very files"
     assert f"{source} has 6 images here and {found.sizes[source]:,} in the data set" == found.differs_from_published()
 
 
@@ -170,7 +173,10 @@ def test_domainnets_lists_part_source_from_target(tmp_path):
     found = benchmark(tmp_path, "domainnet", "clipart", "sketch", LISTS="official")
     found.check()
     assert len(found.source()) == 9 and len(found.target(Domain("sketch"))) == 3
-    assert found.describe()["images"] == {"clipart": 12, "sketch": 12}
+    before = found.identity(Domain("sketch"))
+    lines = (root / "sketch_test.txt").read_text().splitlines()
+    (root / "sketch_test.txt").write_text("\n".join(reversed(lines)))
+    assert benchmark(tmp_path, "domainnet", "clipart", "sketch", LISTS="official").identity(Domain("sketch")) != before
     (root / "sketch_test.txt").unlink()
     with pytest.raises(UserError, match=r"DATA\.LISTS = 'official': .*sketch_test\.txt is missing.*ai\.bu\.edu"):
         benchmark(tmp_path, "domainnet", "clipart", "sketch", LISTS="official").check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tta_cattan.data.image_folder import ImageList, class_folders, find_images, 
 from tta_cattan.data.image_lists import class_names_of, read_list
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
+from tta_cattan.files import identity_of_files, sha256_file
 from tta_cattan.progress import progress
 
 logger = logging.getLogger(__name__)
@@ -80,12 +82,14 @@ class DomainImages(DomainBenchmark):
             "n": len(self._source_samples()),
             "size": self.cfg.DATA.IMAGE_SIZE,
             "classes": self.num_classes,
+            "files": self._identity(self.source_domain, self._parts()[0]),
         }
 
     def describe(self) -> dict[str, Any]:
-        # What is there, not what is asked for: cells of one target are found again when all are asked for.
-        counts = {name: sum(len(self._listed(name, part)) for part in self._parts()) for name in self.present_domains()}
-        return {"name": self.name, "root": str(self.root().resolve()), "images": counts}
+        return {"name": self.name}
+
+    def identity(self, domain: Domain) -> str:
+        return self._identity(domain.name, self._parts()[-1])
 
     def differs_from_published(self) -> str:
         """Return in which domain there are more or fewer images than the published figures are of."""
@@ -162,6 +166,13 @@ class DomainImages(DomainBenchmark):
             return listed
         return self._keep(domain, f"readable {part}", lambda: leave_out_corrupt(listed, domain))
 
+    def _identity(self, domain: str, part: str) -> str:
+        """Return what tells the images that are used from others of the same names, and one list from another."""
+        paths, root = [path for path, _ in self._samples(domain, part)], self.root()
+        inside = all(path.is_relative_to(root) for path in paths)  # a list may name images anywhere
+        files = identity_of_files(paths, root if inside else Path(paths[0].anchor))
+        return f"{files}-{sha256_file(self._list(domain, part))[:12]}" if self.cfg.DATA.LISTS else files
+
     def _source_samples(self) -> Samples:
         return self._samples(self.source_domain, self._parts()[0])
 
@@ -171,10 +182,21 @@ class DomainImages(DomainBenchmark):
         return self._found[domain, part]
 
 
+def _is_whole(path: Path) -> bool:
+    """Tell whether an image can be decoded, once per file and process: every source of a benchmark asks again."""
+    state = path.stat()
+    return _was_whole(path, state.st_size, state.st_mtime_ns)
+
+
+@cache
+def _was_whole(path: Path, size: int, changed: int) -> bool:
+    return is_readable(path)
+
+
 def leave_out_corrupt(samples: Samples, domain: str) -> Samples:
     """Return the images that can be decoded; the others are named and counted."""
     with ThreadPoolExecutor() as pool:
-        whole = list(progress(pool.map(is_readable, (path for path, _ in samples)), len(samples), f"reading {domain}"))
+        whole = list(progress(pool.map(_is_whole, (path for path, _ in samples)), len(samples), f"reading {domain}"))
     corrupt = [str(path) for (path, _), good in zip(samples, whole, strict=True) if not good]
     if corrupt:
         shown = ", ".join(corrupt[:5]) + (f" and {len(corrupt) - 5} more" if len(corrupt) > 5 else "")
