@@ -100,7 +100,7 @@ def _figure(counts: list[AgreementCounts]) -> Figure:
         for origin in ("source", "target"):
             found = [_mean(counts, tau, fallback, f"{origin}_after") for tau in taus]
             std = None if found[0].std is None else [one.std for one in found]
-            curves[f"{origin} samples, fall-back {fallback}"] = Curve(taus, [one.mean for one in found], std)
+            curves[f"{origin} samples ({fallback})"] = Curve(taus, [one.mean for one in found], std)
     return lines(curves, "tau", "accuracy (%)")
 
 
