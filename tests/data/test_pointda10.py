@@ -84,6 +84,16 @@ def test_the_z_axis_is_up_in_every_domain(tree, domain):
         torch.testing.assert_close(cloud, same if stays else down, atol=1e-6, rtol=0)
 
 
+def test_training_turns_clouds_about_z_and_jitters_them(tree):
+    torch.manual_seed(0)
+    data = benchmark(tree)
+    clouds = data.source().tensors[0]
+    moved = data.augment(clouds)
+    assert (moved[:, 2] - clouds[:, 2]).abs().max() <= 0.05 + 1e-6, "up stays up, but for the jitter"
+    assert (moved[:, :2] - clouds[:, :2]).abs().amax((1, 2)).median() > 0.5
+    assert torch.equal(clouds, data.source().tensors[0]), "the data itself stays as it is"
+
+
 def test_fewer_samples_are_still_of_all_classes(tree):
     data = benchmark(tree, **{"CORRUPTION.NUM_EX": 10, "DATA.TARGET_PART": "test"})
     labels = data.target(Domain("shapenet")).tensors[1]
