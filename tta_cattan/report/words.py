@@ -23,7 +23,7 @@ def facts(comparison: Comparison) -> list[str]:
     found = [
         f"{methods} {plural('method', methods)}",
         f"{domains} {plural('domain', domains)}",
-        f"{number_range(sizes)} images per domain" if sizes else "",
+        f"{number_range(sizes)} samples per domain" if sizes else "",
         protocol,
         f"{plural('seed', len(seeds))} {', '.join(map(str, seeds))}",
     ]

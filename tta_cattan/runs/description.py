@@ -65,11 +65,11 @@ def header_lines(jobs: Sequence[Job], settings: Mapping[str, Setting], records: 
     for job in jobs:
         cfg = job.cfg
         numbers = sorted({int(record.metrics["n"]) for record in records if record.cell.method == job.label})
-        images = f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
+        samples = f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
         epochs = f", {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL == "offline" else ""
         model = f"{cfg.MODEL.ARCH} (sha256 {settings[job.label].loaded.sha256[:16]})"
         lines.append(
-            f"{cfg.CORRUPTION.DATASET}, {images} images per domain; {model}; {cfg.TEST.PROTOCOL} protocol{epochs}, "
+            f"{cfg.CORRUPTION.DATASET}, {samples} samples per domain; {model}; {cfg.TEST.PROTOCOL} protocol{epochs}, "
             f"batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}"
         )
     optimisers = [f"{job.label} {job.cfg.OPTIM.METHOD} {job.cfg.OPTIM.LR:g}" for job in jobs]
