@@ -164,4 +164,6 @@ def test_other_data_and_other_settings_are_named():
         "SEEDS 0 instead of 0,1,2",
     ]
     other = load_cfg("cfgs/cifar10_c/cattan.yaml")
-    assert data_differences(paper, other)[0] == "cifar10_c instead of imagenet_c"
+    assert data_differences(paper, other) == ["cifar10_c instead of imagenet_c", "Standard instead of Standard_R50"]
+    same_model = load_cfg("cfgs/cifar10_c/cattan.yaml", ["MODEL.ARCH", "Standard_R50"])
+    assert data_differences(paper, same_model) == ["cifar10_c instead of imagenet_c"]

@@ -21,8 +21,8 @@ _PLACES = (
 def data_differences(paper: CfgNode, ours: CfgNode, ignored: Iterable[str] = ()) -> list[str]:
     """Return what separates our data and source model from the paper's; nothing where they are the same."""
     if ours.CORRUPTION.DATASET != paper.CORRUPTION.DATASET:
-        model = f"{ours.MODEL.ARCH} instead of {paper.MODEL.ARCH}"
-        return [f"{ours.CORRUPTION.DATASET} instead of {paper.CORRUPTION.DATASET}", model]
+        changed = [(ours.CORRUPTION.DATASET, paper.CORRUPTION.DATASET), (ours.MODEL.ARCH, paper.MODEL.ARCH)]
+        return [f"{here} instead of {there}" for here, there in changed if here != there]
     return _differences(paper, ours, lambda key: key.startswith(_DATA) and key not in ignored)
 
 
