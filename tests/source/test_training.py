@@ -175,6 +175,18 @@ def test_a_damaged_note_and_one_of_another_training_are_not_taken_up(tmp_path, c
     assert train_source(cfg, benchmark).sha256 == first.sha256
 
 
+def test_mixed_precision_trains_another_model_of_float32_weights(tmp_path):
+    models = []
+    for mixed in (False, True):
+        cfg, benchmark = settings(tmp_path, **{"SOURCE.EPOCHS": 1, "SOURCE.MIXED_PRECISION": mixed})
+        models.append(train_source(cfg, benchmark))
+    one, other = (loaded.model.state_dict() for loaded in models)
+    assert models[0].origin != models[1].origin and all(one[name].dtype == other[name].dtype for name in one)
+    weight = "bottleneck.weight"
+    assert not torch.equal(one[weight], other[weight])
+    torch.testing.assert_close(one[weight], other[weight], atol=0.05, rtol=0)  # bfloat16 has 8 bits
+
+
 def test_what_cannot_be_trained_is_said(tmp_path):
     cfg, benchmark = settings(tmp_path, **{"SOURCE.INIT": ""})
     with pytest.raises(UserError, match=r"SOURCE\.INIT is empty: say where the first weights come from"):
