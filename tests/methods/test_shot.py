@@ -25,6 +25,11 @@ def numpy_labels(features, logits, rounds):
     return labels
 
 
+def in_batches(features, logits):
+    """Yield the samples in batches of unequal sizes."""
+    yield from zip(features.split([7, len(features) - 7]), logits.split([7, len(features) - 7]), strict=True)
+
+
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(5))
 def test_pseudo_labels_equal_the_definition(rounds, seed):
@@ -34,7 +39,7 @@ def test_pseudo_labels_equal_the_definition(rounds, seed):
     features = centres[truth] + rng.normal(size=(120, 16))
     logits = np.eye(8)[rng.integers(0, 7, 120)] * 2 + np.eye(8)[truth] * 2 + rng.normal(size=(120, 8))
     logits[:, 7] -= 3
-    labels = pseudo_labels(torch.from_numpy(features), torch.from_numpy(logits), rounds)
+    labels = pseudo_labels(in_batches(torch.from_numpy(features), torch.from_numpy(logits)), rounds)
     expected = numpy_labels(features, logits, rounds)
     assert labels.tolist() == expected.tolist()
     assert (labels.numpy() != logits.argmax(1)).any(), "the labels are only the predictions"
@@ -43,15 +48,16 @@ def test_pseudo_labels_equal_the_definition(rounds, seed):
 def test_rounds_matter():
     rng = np.random.default_rng(1)
     features, logits = torch.from_numpy(rng.normal(size=(200, 6))), torch.from_numpy(3 * rng.normal(size=(200, 5)))
-    assert not torch.equal(pseudo_labels(features, logits, 1), pseudo_labels(features, logits, 2))
+    one, two = (pseudo_labels(in_batches(features, logits), rounds) for rounds in (1, 2))
+    assert not torch.equal(one, two)
 
 
 def test_a_sample_with_nan_does_not_spoil_the_labels_of_the_others():
     torch.manual_seed(0)
     features, logits = torch.randn(60, 6), 3 * torch.randn(60, 5)
-    expected = pseudo_labels(features[1:], logits[1:])
+    expected = pseudo_labels([(features[1:], logits[1:])])
     features[0] = logits[0] = float("nan")
-    assert torch.equal(pseudo_labels(features, logits)[1:], expected)
+    assert torch.equal(pseudo_labels(in_batches(features, logits))[1:], expected)
 
 
 def test_offline_loss_uses_the_label_of_each_sample():

@@ -21,7 +21,7 @@ from tta_cattan.runs.identity import versions
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray, an extra, is not installed")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found by /proc")
 LONG = {"SEEDS": "0,1", "TEST.EPOCHS": 10, "TEST.BATCH_SIZE": 16}  # cells long enough to be killed in their middle
-PATIENCE = 240  # seconds: a machine under load starts Ray slowly
+PATIENCE = 900  # seconds until a run is taken to hang: under load Ray alone needs a minute
 
 
 def descendants(root: int) -> set[int]:
@@ -74,13 +74,27 @@ def finished(save: Path) -> set[tuple[str, str, int]]:
     return found
 
 
+@pytest.fixture
+def begin():
+    """Return ``start``, whose processes do not outlive the test."""
+    processes = []
+
+    def remembered(*args: object):
+        processes.append(start(*args))
+        return processes[-1]
+
+    yield remembered
+    for process in processes:
+        process.kill()
+
+
 @needs_ray
 @needs_proc
-def test_with_the_driver_and_a_worker_killed_the_figures_are_those_of_one_process(tmp_path):
+def test_with_the_driver_and_a_worker_killed_the_figures_are_those_of_one_process(tmp_path, begin):
     alone, spread = (compare(tmp_path / name, "tent,cattan", **LONG) for name in ("alone", "spread"))
     spread += ["--launcher", "ray", "--workers", "2"]
     output = tmp_path / "output"
-    whole, driver = (start(main_in_process, arguments, str(output)) for arguments in (alone, spread))
+    whole, driver = (begin(main_in_process, arguments, str(output)) for arguments in (alone, spread))
     until(lambda: finished(tmp_path / "spread"), "no cell was finished")
     below = descendants(driver.pid)
     assert driver.is_alive() and below, output.read_text()
@@ -90,7 +104,7 @@ def test_with_the_driver_and_a_worker_killed_the_figures_are_those_of_one_proces
     half = read_cells(tmp_path / "spread")
     assert 1 <= len(half) < 8
 
-    driver = start(main_in_process, spread, str(output))
+    driver = begin(main_in_process, spread, str(output))
     worker, cell = until(lambda: next(iter(cells_at_work(driver.pid).items()), None), "no worker began a cell")
     os.kill(worker, signal.SIGKILL)
     assert cell not in finished(tmp_path / "spread"), "it must have been killed before it was done"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,13 +41,23 @@ def nearest_centroid(features: Tensor, sums: Tensor) -> Tensor:
     return similarity.masked_fill(empty, float("-inf")).argmax(1)
 
 
-def pseudo_labels(features: Tensor, logits: Tensor, rounds: int = 2) -> Tensor:
-    """Return SHOT's labels: nearest softmax-weighted centroid, then ``rounds - 1`` times nearest centroid of those."""
-    z = centroid_features(features)
-    labels = nearest_centroid(z, centroid_sums(z, logits.softmax(1)))
+def pseudo_labels(batches: Iterable[tuple[Tensor, Tensor]], rounds: int = 2) -> Tensor:
+    """Return SHOT's labels of batches of (features, logits): nearest softmax-weighted centroid, then ``rounds - 1``
+    times nearest centroid of those.
+
+    Note: the batches are taken one at a time, and of each only its normalised features are kept (n x D+1 in all).
+    """
+    kept: list[Tensor] = []
+    sums, classes = 0, 0
+    for features, logits in batches:
+        kept.append(centroid_features(features))
+        sums, classes = sums + centroid_sums(kept[-1], logits.softmax(1)), logits.shape[1]
+    labels = [nearest_centroid(z, sums) for z in kept]
     for _ in range(rounds - 1):
-        labels = nearest_centroid(z, centroid_sums(z, F.one_hot(labels, logits.shape[1]).to(z)))
-    return labels
+        pairs = zip(kept, labels, strict=True)
+        sums = sum(centroid_sums(z, F.one_hot(found, classes).to(z)) for z, found in pairs)
+        labels = [nearest_centroid(z, sums) for z in kept]
+    return torch.cat(labels)
 
 
 @ADAPTATION_REGISTRY.register()
@@ -100,15 +111,16 @@ class Shot(AdaptationMethod):
     @torch.no_grad()
     def start_epoch(self, batches: Batches) -> None:
         """Label every target sample anew."""
-        indices, features, logits = [], [], []
-        for index, x in batches:
-            batch_features, batch_logits = self._features_and_logits(x, adapting=False)
-            indices.append(index)
-            features.append(batch_features)
-            logits.append(batch_logits)
-        if not indices:
-            raise UserError("no target data to take pseudo-labels from: the batches are empty")
-        labels = pseudo_labels(torch.cat(features), torch.cat(logits), self.rounds)
+        indices: list[Tensor] = []
+
+        def passes() -> Iterator[tuple[Tensor, Tensor]]:
+            for index, x in batches:
+                indices.append(index)
+                yield self._features_and_logits(x, adapting=False)
+            if not indices:
+                raise UserError("no target data to take pseudo-labels from: the batches are empty")
+
+        labels = pseudo_labels(passes(), self.rounds)
         self.labels = dict(zip(torch.cat(indices).tolist(), labels.tolist(), strict=True))
 
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,7 @@ from tta_cattan.runs.store import Cell, Record
 
 logger = logging.getLogger(__name__)
 
+_STARTS = 3
 _RETRIES = 3  # lost workers that one cell may cost; an error of the cell itself is not tried again
 
 
@@ -59,16 +60,25 @@ class RayLauncher:
         options: dict[str, Any] = {"address": self.address}
         if self.address is None:
             options = {"address": "local", "num_cpus": self.workers, "include_dashboard": False}
-        try:
-            ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"Ray cannot be reached at {self.address or 'this machine'!r}: {reason}") from error
+        _start(ray, options, tries=_STARTS if self.address is None else 1)
         try:
             logger.info("Ray: %g CPUs, %g GPUs", *map(ray.cluster_resources().get, ("CPU", "GPU"), (0, 0)))
             yield ray
         finally:
             ray.shutdown()
+
+
+def _start(ray: ModuleType, options: dict[str, Any], tries: int) -> None:
+    """Start or join Ray; it gives up starting after 30 seconds, which a busy machine may need a second time."""
+    for left in reversed(range(tries)):
+        try:
+            ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
+            return
+        except Exception as error:  # a bare Exception is what Ray raises where it does not come up in time
+            ray.shutdown()
+            if not left:
+                reason = str(error).splitlines()[0]
+                raise UserError(f"Ray cannot be reached, address {options['address']!r}: {reason}") from error
 
 
 def import_ray() -> ModuleType:
