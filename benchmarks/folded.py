@@ -16,7 +16,7 @@ GOAL = "<= 1.01"  # 1.00 to two digits
 def measure(tiny: bool = False) -> list[Line]:
     """Time inference; the folded model must also have the source's parameters, shape by shape."""
     name, dim, d = ("resnet18", 512, 8) if tiny else ("resnet50", 2048, 800)
-    x = torch.rand(2, 3, 32, 32) if tiny else torch.rand(32, 3, 224, 224)
+    x = torch.rand(2, 3, 32, 32) if tiny else torch.rand(16, 3, 224, 224)
     source = network(name).requires_grad_(False)
     folded = aligned(copy.deepcopy(source), dim, d, statistics="source").fold()
     shapes = [{key: value.shape for key, value in model.state_dict().items()} for model in (source, folded)]

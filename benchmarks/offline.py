@@ -24,7 +24,7 @@ def measure(tiny: bool = False) -> list[Line]:
         options = ("MODEL.ADAPTATION", method, "TEST.PROTOCOL", "offline", "TEST.EPOCHS", epochs, "CATTAN.D", d)
         job, setting = job_in_memory(model, images, subspace, *options, "TEST.BATCH_SIZE", 16 if tiny else 64)
         sides[method] = lambda job=job, setting=setting: run_cell(job, Cell(job.method, "random", 0, 0), setting)
-    rounds = interleaved(sides, rounds=1 if tiny else 3)
+    rounds = interleaved(sides, rounds=1 if tiny else 2)
     what = f"offline CATTAn, {epochs} epochs, resnet18, {n} images of {size} px, d = {d}"
     return [rounds.line(what, "cattan", "tent", GOAL)]
 

@@ -15,17 +15,17 @@ from benchmarks.timing import Line, Rounds, interleaved, peak_memory, show_bytes
 from tta_cattan.subspace import fit_subspace
 
 LIMIT = "one GEMM + eigh"
-# One round each: they are many times slower, and a second opinion on that costs minutes.
+QUICK = {"sklearn PCA covariance_eigh": lambda d: PCA(d, svd_solver="covariance_eigh")}
+# One round each: they are slower by far, and a second opinion on that costs minutes.
+ONCE = {
+    "sklearn PCA randomized": lambda d: PCA(d, svd_solver="randomized", random_state=0),
+    "sklearn TruncatedSVD randomized": lambda d: TruncatedSVD(d, random_state=0),
+}
 SLOW = {
     "sklearn PCA full": lambda d: PCA(d, svd_solver="full"),
     "sklearn PCA arpack": lambda d: PCA(d, svd_solver="arpack"),
     "sklearn TruncatedSVD arpack": lambda d: TruncatedSVD(d, algorithm="arpack"),
     "sklearn IncrementalPCA": lambda d: IncrementalPCA(d),
-}
-QUICK = {
-    "sklearn PCA covariance_eigh": lambda d: PCA(d, svd_solver="covariance_eigh"),
-    "sklearn PCA randomized": lambda d: PCA(d, svd_solver="randomized", random_state=0),
-    "sklearn TruncatedSVD randomized": lambda d: TruncatedSVD(d, random_state=0),
 }
 
 
@@ -47,14 +47,15 @@ def measure(tiny: bool = False, slow: bool = False) -> list[Line]:
 
     sides: dict[str, Callable[[], object]] = {"ours": lambda: fit_subspace(z, d), LIMIT: limit}
     sides |= {name: lambda make=make: make(d).fit(array) for name, make in QUICK.items()}
-    rounds = interleaved(sides, rounds=1 if tiny else 3, warmups=0 if tiny else 1)
-    if slow or tiny:
-        once = interleaved({name: lambda make=make: make(d).fit(array) for name, make in SLOW.items()}, 1, warmups=0)
-        rounds = Rounds({name: values[:1] for name, values in {**rounds.seconds, **once.seconds}.items()})
+    rounds = interleaved(sides, rounds=1 if tiny else 3, warmups=0)
+    makers = {**ONCE, **SLOW} if slow or tiny else ONCE
+    once = interleaved({name: lambda make=make: make(d).fit(array) for name, make in makers.items()}, 1, warmups=0)
     _check(array, d)
     what = f"subspace fit, {n:,} x {dim}, d = {d}"
     lines = [rounds.line(what, "ours", LIMIT, "<= 1.3")]
-    lines += [rounds.line(what, "ours", name, "<= 1") for name in rounds.seconds if name.startswith("sklearn")]
+    lines += [rounds.line(what, "ours", name, "<= 1") for name in QUICK]
+    single = Rounds({**once.seconds, "ours": [rounds.median("ours")]})
+    lines += [single.line(what, "ours", name, "<= 1") for name in makers]
     extra = peak_memory(lambda: fit_subspace(z, d))
     square = 8 * dim * dim
     lines.append(
