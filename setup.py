@@ -32,6 +32,8 @@ REPORT = ["jinja2>=3.0", "matplotlib>=3.7"]
 # ScanNet's part of PointDA-10 lies in .h5 files
 POINTS = ["h5py>=3.1"]
 
+CHECKS = ["ruff>=0.6", "mypy>=1.8", "pytest-cov>=4"]
+
 EXTRAS = {
     # RobustBench 1.1.1 pins timm 1.0.9 and gdown 5.1.0, and reads pkg_resources, which setuptools 81 dropped.
     "robustbench": ["robustbench==1.1.1", "setuptools<81"],
@@ -49,8 +51,9 @@ EXTRAS = {
         "onnxscript>=0.1",
         "onnxruntime>=1.17",
         "PySide6>=6.5",
+        *CHECKS,
     ],
-    "dev": ["ruff>=0.6", "mypy>=1.8"],
+    "dev": CHECKS,
 }
 
 setup(

@@ -43,6 +43,8 @@ class SourceStreams:
     def of(cls, benchmark: Benchmark, recipe: Recipe, device: torch.device, workers: int) -> SourceStreams:
         """Split the source data of a benchmark by the recipe's seed."""
         training, whole = benchmark.training_source(), benchmark.source()
+        if whole is None:
+            raise UserError(f"CORRUPTION.DATASET = {benchmark.name!r} has no source data: set DATA.SOURCE_DIR")
         held_out = None
         if recipe.validation:
             if len(whole) < 3:

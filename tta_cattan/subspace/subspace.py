@@ -123,8 +123,8 @@ class Subspace:
             problem = f"its mean has shape {tuple(mean.shape)}, its basis {tuple(basis.shape)}"
         elif not all(torch.isfinite(t).all() for t in tensors.values()):
             problem = "it holds NaN or Inf"
-        elif (error := orthonormality_error(basis.float())) > 1e-2:
-            problem = f"its basis is not orthonormal (off by {error:.1e})"
+        elif (off := orthonormality_error(basis.float())) > 1e-2:
+            problem = f"its basis is not orthonormal (off by {off:.1e})"
         if problem:
             raise UserError(f"subspace file {path} is damaged: {problem}. Make it anew with `tta-cattan fit-source`")
         # A basis stored as float16 is orthonormal to 1e-3 only; QR brings it back to float32's precision.
