@@ -53,10 +53,13 @@ def _timm_builder(names: list[str]) -> Callable[[], nn.Module]:
 
         sizes = {}
         for name in names:
-            with torch.device("meta"):
-                sizes[name] = _parameters(timm.create_model(name, pretrained=False))
-        smallest = min(sizes, key=lambda name: (sizes[name], name))
-        if sizes[smallest] > LARGEST:
+            try:
+                with torch.device("meta"):
+                    sizes[name] = _parameters(timm.create_model(name, pretrained=False))
+            except (RuntimeError, NotImplementedError):
+                continue  # some read numbers while they are built, which meta tensors do not have
+        smallest = min(sizes, key=lambda name: (sizes[name], name), default=names[0])
+        if sizes.get(smallest, 0) > LARGEST:
             raise UserError(f"not tried: its smallest member, {smallest}, has {sizes[smallest]:,} parameters")
         return timm.create_model(smallest, pretrained=False, num_classes=CLASSES)
 
@@ -81,7 +84,7 @@ def _parameters(model: nn.Module) -> int:
 
 
 def filled(model: nn.Module) -> nn.Module:
-    """Give linear layers that begin at zero, as some classifiers do, random weights: a trained model has none at zero."""
+    """Give random weights to linear layers that begin at zero, as some classifiers do; trained ones are not zero."""
     for module in model.modules():
         if isinstance(module, nn.Linear) and not module.weight.any():
             nn.init.normal_(module.weight, std=0.1)

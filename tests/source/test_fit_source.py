@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -225,3 +226,20 @@ def test_auto_keeps_apart_what_was_fitted_to_other_images(tmp_path):
     main(["fit-source", "--cfg", CFG, "--per-class", "7", *overrides(CKPT_DIR=tmp_path)])
     assert (auto().count, auto(**{"SOURCE.PER_CLASS": 7}).count, auto(**few).count) == (70, 70, 50)
     assert sorted(path.name for path in (tmp_path / "subspaces").iterdir()) == files
+
+
+def test_the_file_says_nothing_of_single_images_and_leaves_the_mean_out_on_request(tmp_path):
+    assert main(fit(tmp_path / "with")) == 0 and main(fit(tmp_path / "without", "--no-mean")) == 0
+    for name, parts in (("with", {"basis", "eigenvalues", "mean"}), ("without", {"basis", "eigenvalues"})):
+        content = (tmp_path / name).read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + length])
+        told = header.pop("__metadata__")
+        assert set(header) == parts and header["basis"]["shape"] == [64, 64]
+        numbers = sum(math.prod(part["shape"]) for part in header.values())
+        assert len(content) == 8 + length + 4 * numbers, "and nothing after it"
+        assert set(told) == {"format", "count", "centered", "provenance"}
+        assert set(json.loads(told["provenance"])) <= {
+            "model", "model_sha256", "data", "n", "per_class", "seed", "centering", "versions", "classifier",
+        }  # fmt: skip
+        assert str(tmp_path) not in told["provenance"] and str(Path.home()) not in told["provenance"]
