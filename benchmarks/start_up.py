@@ -15,7 +15,7 @@ def measure(tiny: bool = False) -> list[Line]:
     def ours() -> None:
         subprocess.run([sys.executable, "-m", "tta_cattan.cli.main", "--help"], check=True, capture_output=True)
 
-    rounds = interleaved({"ours": ours}, rounds=1 if tiny else 7, warmups=0 if tiny else 1)
+    rounds = interleaved({"ours": ours}, rounds=1 if tiny else 7, warmups=0 if tiny else 1, wall=True)
     seconds = rounds.median("ours")
     return [Line("start-up, `tta-cattan --help`", "one second", show_seconds(seconds), "1 s", seconds, "<= 1")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import torch
 
@@ -14,10 +15,10 @@ from tta_cattan.methods.tent import Tent
 GOAL = "<= 1.03"
 
 
-def measure(tiny: bool = False) -> list[Line]:
-    """Time whole updates: forward, loss, backward, optimiser."""
+def measure(tiny: bool = False, batch: int = 64) -> list[Line]:
+    """Time whole updates: forward, loss, backward, optimiser; the smaller the batch, the more Phi weighs."""
     name, dim, dimensions = ("resnet18", 512, (8, 16)) if tiny else ("resnet50", 2048, (256, 800))
-    x = torch.rand(2, 3, 32, 32) if tiny else torch.rand(64, 3, 224, 224)
+    x = torch.rand(2, 3, 32, 32) if tiny else torch.rand(batch, 3, 224, 224)
     model = network(name)
     tent = Tent(copy.deepcopy(model))
     sides = {"TENT step": lambda: tent(x)}
@@ -30,4 +31,4 @@ def measure(tiny: bool = False) -> list[Line]:
 
 
 if __name__ == "__main__":
-    print_lines(measure())
+    print_lines(measure(batch=int(sys.argv[1]) if len(sys.argv) > 1 else 64))

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from benchmarks.timing import HEAD, Line
+from benchmarks.timing import CPU_CLOCK, HEAD, Line
 from tta_cattan.runs.identity import git_revision, machine, versions
 
 
@@ -23,7 +23,9 @@ def machine_line() -> str:
     found = versions()
     with_versions = ", ".join(f"{name} {found[name]}" for name in names if name in found)
     load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
+    clock = "CPU time" if CPU_CLOCK else "wall time"
     return (
         f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, {here['processor']}, {here['cpus']} CPUs, "
-        f"{here['torch_threads']} threads, {load}; {with_versions}; commit {git_revision(os.path.dirname(__file__))}"
+        f"{here['torch_threads']} threads, {load}, {clock}; {with_versions}; "
+        f"commit {git_revision(os.path.dirname(__file__))}"
     )

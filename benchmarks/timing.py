@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import operator
+import os
 import re
 import statistics
 import threading
@@ -14,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+# On a machine that others use too, BENCHMARK_CLOCK=cpu with OMP_NUM_THREADS=1 counts only the time of this process.
+CPU_CLOCK = os.environ.get("BENCHMARK_CLOCK") == "cpu"
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
 _MB = 2**20
 
@@ -67,21 +70,25 @@ class Rounds:
         return Line(what, theirs, show_seconds(self.median(ours)), show_seconds(self.median(theirs)), ratio, goal)
 
 
-def interleaved(sides: Mapping[str, Callable[[], object]], rounds: int, warmups: int = 1, calls: int = 1) -> Rounds:
+def interleaved(
+    sides: Mapping[str, Callable[[], object]], rounds: int, warmups: int = 1, calls: int = 1, wall: bool = False
+) -> Rounds:
     """Time every side in each round, in turn; the first ``warmups`` rounds do not count.
 
     Note: ``calls`` is for what takes milliseconds: the mean of so many calls in a row, as they are in a real run.
+    ``wall`` is for what other processes do as well: their time is not in ours.
     """
+    clock = time.process_time if CPU_CLOCK and not wall else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     names = list(sides)
     for number in range(warmups + rounds):
         for name in names if number % 2 else names[::-1]:  # neither side is always the one that comes second
             gc.collect()
-            started = time.perf_counter()
+            started = clock()
             for _ in range(calls):
                 sides[name]()
             if number >= warmups:
-                seconds[name].append((time.perf_counter() - started) / calls)
+                seconds[name].append((clock() - started) / calls)
     return Rounds(seconds)
 
 

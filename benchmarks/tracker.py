@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from benchmarks.subjects import aligned, network, random_subspace
@@ -13,10 +15,10 @@ from tta_cattan.subspace import SubspaceTracker
 GOAL = "<= 0.05"
 
 
-def measure(tiny: bool = False) -> list[Line]:
+def measure(tiny: bool = False, batch: int = 64) -> list[Line]:
     """Time one update of the tracker, the move of the alignment to the new basis included."""
     name, dim, d, size = ("resnet18", 512, 8, 32) if tiny else ("resnet50", 2048, 256, 224)
-    batch = 4 if tiny else 64
+    batch = 4 if tiny else batch
     torch.manual_seed(0)
     x, features = torch.rand(batch, 3, size, size), torch.randn(batch, dim)
     tent, source = Tent(network(name)), random_subspace(dim, d)
@@ -32,4 +34,4 @@ def measure(tiny: bool = False) -> list[Line]:
 
 
 if __name__ == "__main__":
-    print_lines(measure())
+    print_lines(measure(batch=int(sys.argv[1]) if len(sys.argv) > 1 else 64))
