@@ -17,7 +17,7 @@ from tta_cattan.runs.log import reset_logging
 ROOT = Path(__file__).parents[1]
 CFG = str(ROOT / "cfgs/digits_c/cattan.yaml")
 IMAGES = np.zeros((3, 28, 28), np.uint8)
-DA = {"CORRUPTION.DATASET": "digits_da", "DATA.SOURCE": "one", "DATA.TARGET": "two"}
+DA = {"CORRUPTION.DATASET": "digits_da", "DATA.SOURCE": "mnist", "DATA.TARGET": "usps"}
 
 Make = Callable[[Path], list[str]]
 
@@ -163,20 +163,24 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
         ["absent/CIFAR-10-C/labels.npy is missing", "Zenodo record 2535967"],
     ),
     "an unknown corruption of digits": (run(CORRUPTION__TYPE="fogg"), ["CORRUPTION.TYPE has 'fogg'", "'fog'?"]),
-    "a domain that is missing": (digits(one=good_digits, two=None), ["DATA.TARGET = 'two'", "two.npz does not exist"]),
-    "a web page for data": (
-        digits(one=good_digits, two=lambda p: bad.text(p, "<html>")), ["two.npz is not an .npz file"],
+    "a domain that is missing": (
+        digits(mnist=good_digits, usps=None), ["usps.npz does not exist", "DATA_DIR must hold"],
     ),
-    "half a file of data": (digits(one=good_digits, two=lambda p: bad.truncated(good_digits(p))), ["two.npz is not"]),
+    "a web page for data": (
+        digits(mnist=good_digits, usps=lambda p: bad.text(p, "<html>")), ["usps.npz is not an .npz file"],
+    ),
+    "half a file of data": (
+        digits(mnist=good_digits, usps=lambda p: bad.truncated(good_digits(p))), ["usps.npz is not"],
+    ),
     "arrays that are missing": (
-        digits(one=good_digits, two=lambda p: bad.npz(p, x=IMAGES)), ["two.npz is not an .npz file", "x_train"],
+        digits(mnist=good_digits, usps=lambda p: bad.npz(p, x=IMAGES)), ["usps.npz is not an .npz file", "x_train"],
     ),
     "arrays that run code": (
-        digits(one=good_digits, two=lambda p: bad.npz(p, x_train=np.array([bad.Payload(p.parent / "ran")]))),
-        ["two.npz is not an .npz file"],
+        digits(mnist=good_digits, usps=lambda p: bad.npz(p, x_train=np.array([bad.Payload(p.parent / "ran")]))),
+        ["usps.npz is not an .npz file"],
     ),
     "images of another shape": (
-        digits(one=good_digits, two=good_digits), ["MODEL.ARCH = 'small_resnet'", "digits_da", "(1, 28, 28)"],
+        digits(mnist=good_digits, usps=good_digits), ["MODEL.ARCH = 'small_resnet'", "digits_da", "(1, 28, 28)"],
     ),
     # models and checkpoints
     "an unknown model": (run(MODEL__ARCH="small_resnt"), ["MODEL.ARCH = 'small_resnt'", "'small_resnet'?"]),

@@ -17,7 +17,7 @@ ELSEWHERE = {
     "CORRUPTION.SEVERITY", "CORRUPTION.TYPE", "TEST.NUM_WORKERS", "BN.EPS", "CUDNN.BENCHMARK", "DEVICE",
     "DATA.TARGET",
 }  # fmt: skip
-OTHERS = ("SOURCE.", "CATTAN.", "TENT_PLUS.", "SHOT.", "IP.")
+OTHERS = ("SOURCE.", "CATTAN.", "CATTAN_PLUS.", "TENT_PLUS.", "SHOT.", "IP.")
 
 
 def changed(cfg, key: str):
