@@ -243,3 +243,16 @@ def test_the_file_says_nothing_of_single_images_and_leaves_the_mean_out_on_reque
             "model", "model_sha256", "data", "n", "per_class", "seed", "centering", "versions", "classifier",
         }  # fmt: skip
         assert str(tmp_path) not in told["provenance"] and str(Path.home()) not in told["provenance"]
+
+
+def test_notes_change_no_bit_of_the_fit_and_a_resumed_one_is_the_same(tmp_path, monkeypatch):
+    cfg, benchmark, loaded = settings(**{"TEST.BATCH_SIZE": 50})
+    fits = {}
+    for name, pause in (("few", 1e9), ("many", -1.0)):
+        monkeypatch.setattr(fitting, "_SAVE_EVERY", pause)
+        fits[name] = fitting.fit_source_subspace(cfg, loaded, benchmark, tmp_path / name)
+    note = fitting._note(tmp_path / "many", fitting.ALONE)
+    assert note.is_file(), "the last note is a resumed fit's start"
+    fits["resumed"] = fitting.fit_source_subspace(cfg, loaded, benchmark, tmp_path / "many")
+    assert torch.equal(fits["few"].basis, fits["many"].basis)
+    assert torch.equal(fits["few"].basis, fits["resumed"].basis)

@@ -117,10 +117,10 @@ def _absorb(
 
 
 def _save(note: Path, moments: FeatureMoments, done: int, identity: dict[str, Any]) -> None:
-    moments.flush()
+    # Nothing is folded in for the note: when it is written depends on the clock, and the sums must not.
     with atomic_path(note) as temporary:
         save_file(
-            {"mean": moments.mean.cpu(), "scatter": moments.scatter.cpu()},
+            {"mean": moments.mean.cpu(), "scatter": moments.scatter.cpu(), "waiting": moments.waiting().cpu()},
             temporary,
             metadata={"done": str(done), "count": str(moments.count), "of": json.dumps(identity, sort_keys=True)},
         )
@@ -142,7 +142,9 @@ def _resume(
                 return moments, 0
             moments.mean.copy_(file.get_tensor("mean"))
             moments.scatter.copy_(file.get_tensor("scatter"))
+            waiting = file.get_tensor("waiting")
     except SafetensorError:
         return FeatureMoments(moments.dim, device), 0
     moments.count = int(header["count"])
+    moments.update(waiting)
     return moments, int(header["done"])

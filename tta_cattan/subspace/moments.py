@@ -59,6 +59,10 @@ class FeatureMoments:
                 "check the model's outputs and the input normalisation"
             )
 
+    def waiting(self) -> Tensor:
+        """Return the rows that are not in the sums yet: absorbed again, they give the same sums bit for bit."""
+        return torch.cat(self._waiting) if self._waiting else self.mean.new_zeros(0, self.dim, dtype=torch.float32)
+
     def flush(self) -> None:
         """Fold the rows that are waiting into the sums."""
         if not self._n_waiting:
