@@ -102,14 +102,14 @@ def test_a_folder_that_another_run_holds_is_refused(tmp_path, settings):
     with ResultsStore(folder).lock(), pytest.raises(UserError):
         runner.run(chosen)
     assert ResultsStore(folder).records() == []
-    summary, used = runner.run(chosen)
-    assert used == folder == run_folder(tmp_path) and summary.complete
+    outcome = runner.run(chosen)
+    assert outcome.folder == folder == run_folder(tmp_path) and outcome.summary.complete
 
 
 def test_a_dry_run_needs_source_data_or_a_subspace(monkeypatch, tmp_path):
     monkeypatch.setattr(BENCHMARK_REGISTRY.get("digits_c"), "source", lambda _: None)
     chosen = rows("cattan", CKPT_DIR=tmp_path)
     with pytest.raises(UserError, match="fit-source"):
-        runner.run(chosen, dry_run=True)
-    assert runner.run(rows("cattan", CKPT_DIR=tmp_path, **{"CATTAN.SOURCE_BASIS": "classifier"}), True) is None
-    assert runner.run(rows("tent", CKPT_DIR=tmp_path), True) is None
+        runner.dry_run(chosen)
+    runner.dry_run(rows("cattan", CKPT_DIR=tmp_path, **{"CATTAN.SOURCE_BASIS": "classifier"}))
+    runner.dry_run(rows("tent", CKPT_DIR=tmp_path))

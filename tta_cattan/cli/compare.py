@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.config import find_config
     from tta_cattan.runs.log import setup_logging
     from tta_cattan.runs.plan import plan_rows
-    from tta_cattan.runs.runner import run
+    from tta_cattan.runs.runner import dry_run, run
     from tta_cattan.runs.sweep import parse_sweeps
     from tta_cattan.runs.tables import to_text
 
@@ -62,11 +62,13 @@ def main(argv: Sequence[str]) -> int:
     setup_logging()
     sweeps = parse_sweeps(args.sweep, overrides)
     rows = plan_rows(find_config(args.cfg or DEFAULT_CFG), overrides, methods, sweeps)
-    outcome = run(rows, args.dry_run, _launcher(args))
-    if outcome is not None:
-        summary, folder = outcome
-        print(to_text(summary))
-        print(f"\nresults: {folder}")
+    launcher = _launcher(args)
+    if args.dry_run:
+        dry_run(rows)
+        return 0
+    outcome = run(rows, launcher)
+    print(to_text(outcome.summary))
+    print(f"\nresults: {outcome.folder}")
     return 0
 
 

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args, overrides = parse_with_overrides(parser(), argv)
     from tta_cattan.config import find_config, load_cfg
-    from tta_cattan.data import BENCHMARK_REGISTRY
+    from tta_cattan.data import benchmark_of
     from tta_cattan.extraction.extract import Cut, extract_domain
     from tta_cattan.models.encoder import load_encoder
     from tta_cattan.runs.log import setup_logging
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"--shard-size {args.shard_size}: give the number of images per file, at least 1")
     # With neither source nor target, the domains of a domain-adaptation benchmark are all that there are.
     cfg = load_cfg(find_config(args.cfg), [*overrides, "DATA.SOURCE", "", "DATA.TARGET", ""])
-    benchmark = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
+    benchmark = benchmark_of(cfg)
     if not benchmark.images:
         raise UserError(f"CORRUPTION.DATASET = {benchmark.name!r} has no images to take features of")
     domains = chosen_domains(benchmark, args.domains)

@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     import torch
 
     from tta_cattan.config import find_config, load_cfg
-    from tta_cattan.data import BENCHMARK_REGISTRY
+    from tta_cattan.data import benchmark_of
     from tta_cattan.runs.log import setup_logging
     from tta_cattan.source.distributed import join_workers
     from tta_cattan.source.fitting import drop_note, fit_source_subspace
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     if args.per_class is not None:
         overrides += ["SOURCE.PER_CLASS", args.per_class]
     cfg = load_cfg(find_config(args.cfg), overrides)
-    benchmark = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
+    benchmark = benchmark_of(cfg)
     with join_workers() as workers:
         if workers.leads:
             setup_logging()

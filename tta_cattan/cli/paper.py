@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tta_cattan.cli.arguments import method_names, parse_with_overrides
+from tta_cattan.cli.arguments import CommandParser, method_names, parse_with_overrides
 from tta_cattan.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    result = argparse.ArgumentParser(
+    result = CommandParser(
         prog="tta-cattan paper",
         usage="%(prog)s NAME [--cfg FILE] [options] [KEY VALUE ...], or %(prog)s --list",
         description="Run a table or figure of the paper: what is missing is computed, what is there is used again; "

@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     import torch
 
     from tta_cattan.config import find_config, load_cfg
-    from tta_cattan.data import BENCHMARK_REGISTRY
+    from tta_cattan.data import benchmark_of
     from tta_cattan.models.zoo import check_arch
     from tta_cattan.runs.log import setup_logging
     from tta_cattan.source.model import train_source, validation_accuracy
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
 
     setup_logging()
     cfg = load_cfg(find_config(args.cfg), overrides)
-    benchmark = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
+    benchmark = benchmark_of(cfg)
     benchmark.check()
     check_arch(cfg.MODEL.ARCH, benchmark.family)
     torch.backends.cudnn.benchmark = cfg.CUDNN.BENCHMARK

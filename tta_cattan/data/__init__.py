@@ -1,6 +1,6 @@
 """Benchmarks by name; importing this package registers them."""
 
-from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark
+from tta_cattan.data.benchmark import BENCHMARK_REGISTRY, Benchmark, benchmark_of
 from tta_cattan.data.cifar_c import Cifar10C, Cifar10Clean, Cifar100C, Cifar100Clean
 from tta_cattan.data.clouds.pointda10 import PointDA10
 from tta_cattan.data.clouds.shapes_c import ShapesC
@@ -34,4 +34,5 @@ __all__ = [
     "ShapesC",
     "Stream",
     "Unlabelled",
+    "benchmark_of",
 ]

@@ -96,3 +96,8 @@ class Benchmark(ABC):
 
 
 BENCHMARK_REGISTRY: Registry[type[Benchmark]] = Registry("dataset")
+
+
+def benchmark_of(cfg: CfgNode) -> Benchmark:
+    """Return the benchmark that ``CORRUPTION.DATASET`` names."""
+    return BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
-from tta_cattan.data.adaptation import DomainBenchmark
-from tta_cattan.data.arrays import first, read_npz
+from tta_cattan.data.arrays import read_npz
 from tta_cattan.data.benchmark import BENCHMARK_REGISTRY
-from tta_cattan.domain import Domain
-from tta_cattan.errors import UserError
-from tta_cattan.files import sha256_file
+from tta_cattan.data.domain_files import DomainFiles
 
 SIZE = 28
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -33,36 +29,14 @@ def load_digits_file(path: Path) -> TensorDataset:
 
 
 @BENCHMARK_REGISTRY.register("digits_da")
-class DigitsDA(DomainBenchmark):
+class DigitsDA(DomainFiles):
     """``DATA_DIR/<domain>.npz`` with x_train, y_train, x_test, y_test: from DATA.SOURCE to DATA.TARGET."""
 
     num_classes = 10
     short_names = {"mnist": "M", "usps": "U"}
+    ending = ".npz"
+    layout = f"one .npz file per domain with the arrays {', '.join(_KEYS)}"
 
-    def check(self) -> None:
-        """Check that the files of the source and of the targets are there."""
-        for name in (self.source_domain, *(domain.name for domain in self.domains())):
-            path = self._path(name)
-            if not path.is_file():
-                raise UserError(
-                    f"{path} does not exist; DATA_DIR must hold one .npz file per domain with the arrays "
-                    f"{', '.join(_KEYS)}"
-                )
-
-    def target(self, domain: Domain) -> TensorDataset:
-        """Return all images of the target domain, or the first CORRUPTION.NUM_EX."""
-        return first(load_digits_file(self._path(domain.name)), self.cfg.CORRUPTION.NUM_EX)
-
-    def source(self) -> TensorDataset:
-        """Return all images of the source domain."""
-        return load_digits_file(self._path(self.source_domain))
-
-    def describe_source(self) -> dict[str, Any]:
-        return {"name": self.source_domain, "sha256": sha256_file(self._path(self.source_domain))}
-
-    def describe(self) -> dict[str, Any]:
-        paths = [self._path(name) for name in self.short_names]
-        return {"name": "digits_da", "files": {path.stem: sha256_file(path) for path in paths if path.is_file()}}
-
-    def _path(self, domain: str) -> Path:
-        return Path(self.cfg.DATA_DIR) / f"{domain}.npz"
+    def load(self, path: Path) -> TensorDataset:
+        """Return all images of a domain."""
+        return load_digits_file(path)

@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from tta_cattan.data.adaptation import DomainBenchmark
-from tta_cattan.data.arrays import first, read_npz
+from tta_cattan.data.arrays import read_npz
 from tta_cattan.data.benchmark import BENCHMARK_REGISTRY
-from tta_cattan.domain import Domain
+from tta_cattan.data.domain_files import DomainFiles
 from tta_cattan.errors import UserError
-from tta_cattan.files import sha256_file
 
 DIM = 800
 
@@ -48,43 +46,23 @@ def load_histograms(path: Path, how: str) -> TensorDataset:
 
 
 @BENCHMARK_REGISTRY.register("office_caltech10")
-class OfficeCaltech10(DomainBenchmark):
+class OfficeCaltech10(DomainFiles):
     """``DATA_DIR/<domain>_surf800.npz`` with x (N x 800) and y."""
 
     num_classes = 10
     images = False
     short_names: ClassVar[dict[str, str]] = {"amazon": "A", "caltech": "C", "dslr": "D", "webcam": "W"}
+    ending = "_surf800.npz"
+    layout = f"<domain>_surf800.npz with the arrays x (N x {DIM}) and y for the domains amazon, caltech, dslr, webcam"
 
     def check(self) -> None:
-        """Check that the files are there."""
-        for name in (self.source_domain, *(domain.name for domain in self.domains())):
-            path = self._path(name)
-            if not path.is_file():
-                raise UserError(
-                    f"{path} does not exist; DATA_DIR must hold <domain>_surf800.npz with the arrays x (N x {DIM}) and "
-                    f"y for the domains {', '.join(self.short_names)}"
-                )
-
+        """Check that the files are there and that the model takes what is in them."""
+        super().check()
         self.check_features(DIM)
 
-    def target(self, domain: Domain) -> TensorDataset:
-        """Return all samples of a domain, or the first CORRUPTION.NUM_EX."""
-        return first(self._load(domain.name), self.cfg.CORRUPTION.NUM_EX)
-
-    def source(self) -> TensorDataset:
-        """Return all samples of the source domain."""
-        return self._load(self.source_domain)
+    def load(self, path: Path) -> TensorDataset:
+        """Return the samples of a domain, scaled by ``DATA.SCALING``."""
+        return load_histograms(path, self.cfg.DATA.SCALING)
 
     def describe_source(self) -> dict[str, Any]:
-        path = self._path(self.source_domain)
-        return {"name": self.source_domain, "sha256": sha256_file(path), "scaling": self.cfg.DATA.SCALING}
-
-    def describe(self) -> dict[str, Any]:
-        paths = [self._path(name) for name in self.short_names]
-        return {"name": "office_caltech10", "files": {path.stem: sha256_file(path) for path in paths if path.is_file()}}
-
-    def _load(self, domain: str) -> TensorDataset:
-        return load_histograms(self._path(domain), self.cfg.DATA.SCALING)
-
-    def _path(self, domain: str) -> Path:
-        return Path(self.cfg.DATA_DIR) / f"{domain}_surf800.npz"
+        return {**super().describe_source(), "scaling": self.cfg.DATA.SCALING}

@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from tta_cattan.config import load_cfg
-from tta_cattan.data import BENCHMARK_REGISTRY
+from tta_cattan.data import benchmark_of
 from tta_cattan.data.adaptation import DomainBenchmark
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.published import PublishedTable, published
-from tta_cattan.runs.plan import Row, plan_rows, seeds
-from tta_cattan.runs.runner import run_records
-from tta_cattan.runs.setting import check_rows
+from tta_cattan.runs.plan import Row, seeds
+from tta_cattan.runs.sources import plan_sources, run_sources
 from tta_cattan.runs.store import Cell, Record
 from tta_cattan.runs.summary import Statistic, Summary, summarise
 from tta_cattan.runs.tables import to_markdown, write_summary
-from tta_cattan.source.model import ensure_trained
 
 logger = logging.getLogger(__name__)
 
@@ -57,34 +55,28 @@ def run_pairs(
     defined = [name for name in names if benchmark.images or not ADAPTATION_REGISTRY.get(name).needs_images]
     if not defined:
         raise UserError(f"{', '.join(names)}: needs images, and {benchmark.name} has none")
-    by_source = {
-        source: plan_rows(path, [*overrides, "DATA.SOURCE", source], defined) for source in benchmark.sources()
-    }
-    if benchmark.cfg.MODEL.CKPT_PATH and len(by_source) > 1:
+    if benchmark.cfg.MODEL.CKPT_PATH and len(benchmark.sources()) > 1:
         raise UserError(
             "MODEL.CKPT_PATH names one source model, and these pairs have several sources: name one with DATA.SOURCE"
         )
-    differences = [_checked(rows).differs_from_published() for rows in by_source.values()]  # before anything is trained
+    by_source = plan_sources(benchmark, path, overrides, defined)
+    benchmarks = {source: _benchmark(rows[0].cfg) for source, rows in by_source.items()}
+    difference = next(filter(None, (each.differs_from_published() for each in benchmarks.values())), "")
     if dry_run:
         logger.info("dry run: %d sources; the configuration and the data are in order", len(by_source))
         return None
-    records: list[Record] = []
-    expected: list[Cell] = []
-    for source, rows in by_source.items():
-        logger.info("source domain %s", source)
-        ensure_trained(rows[0].cfg, _benchmark(rows[0].cfg))
-        outcome = run_records(rows)
-        records += [replace(record, cell=_of_pair(record.cell, source, benchmark)) for record in outcome.records]
-        expected += [
-            Cell(row.label, benchmark.pair_label(source, domain.name), 0, seed)
-            for row in rows
-            for domain in _benchmark(row.cfg).domains()
-            for seed in seeds(row.cfg)
-        ]
+    records, _ = run_sources(benchmark, by_source)
+    expected = [
+        Cell(row.label, benchmark.pair_label(source, domain.name), 0, seed)
+        for source, rows in by_source.items()
+        for row in rows
+        for domain in benchmarks[source].domains()
+        for seed in seeds(row.cfg)
+    ]
     summary = replace(summarise(records, expected), methods=tuple(names))
     cfg = benchmark.cfg
     name = f"{benchmark.name}-{cfg.MODEL.ARCH}-pairs-{cfg.TEST.PROTOCOL}".replace("/", "_")
-    pairs = Pairs(summary, Path(cfg.SAVE_DIR) / name, published(benchmark.name), next(filter(None, differences), ""))
+    pairs = Pairs(summary, Path(cfg.SAVE_DIR) / name, published(benchmark.name), difference)
     write_summary(pairs.folder, summary, _header(pairs, by_source, records))
     return pairs
 
@@ -112,22 +104,13 @@ def beside_published(summary: Summary, table: PublishedTable | None) -> Summary:
 
 
 def _benchmark(cfg: Any) -> DomainBenchmark:
-    benchmark = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
+    benchmark = benchmark_of(cfg)
     if not isinstance(benchmark, DomainBenchmark):
         raise UserError(
             f"CORRUPTION.DATASET = {cfg.CORRUPTION.DATASET!r} has no source>target pairs: compare methods on it with "
             "`tta-cattan --cfg FILE --methods A,B`"
         )
     return benchmark
-
-
-def _checked(rows: Sequence[Row]) -> DomainBenchmark:
-    check_rows(rows)
-    return _benchmark(rows[0].cfg)
-
-
-def _of_pair(cell: Cell, source: str, benchmark: DomainBenchmark) -> Cell:
-    return replace(cell, domain=benchmark.pair_label(source, cell.domain))
 
 
 def _header(pairs: Pairs, by_source: dict[str, list[Row]], records: Sequence[Record]) -> list[str]:

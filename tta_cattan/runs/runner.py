@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from tta_cattan.data import Benchmark
 from tta_cattan.domain import Domain
 from tta_cattan.progress import progress
 from tta_cattan.runs.cell import one_by_one
@@ -38,22 +39,18 @@ class Outcome(NamedTuple):
     records: list[Record]
 
 
-def run(rows: Sequence[Row], dry_run: bool = False, launcher: Launcher = one_by_one) -> tuple[Summary, Path] | None:
-    """Run the comparison of ``rows`` and return its summary and folder; None for a dry run."""
-    outcome = run_records(rows, dry_run, launcher)
-    return None if outcome is None else (outcome.summary, outcome.folder)
+def dry_run(rows: Sequence[Row]) -> None:
+    """Do all of a comparison that can fail on the user's side and nothing that takes long or writes."""
+    benchmarks = _checked(rows)
+    check_files(rows, benchmarks)
+    cells = plan_cells([Job(row.cfg, row.changes) for row in rows], [benchmark.domains() for benchmark in benchmarks])
+    logger.info("dry run: %d cells would be computed; the configuration and the data are in order", len(cells))
 
 
-def run_records(rows: Sequence[Row], dry_run: bool = False, launcher: Launcher = one_by_one) -> Outcome | None:
-    """Run the comparison of ``rows`` and return all that came of it; None for a dry run."""
-    benchmarks = check_rows(rows)
-    rehearse_rows(rows, benchmarks)
+def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
+    """Run the comparison of ``rows``."""
+    benchmarks = _checked(rows)
     domains = [benchmark.domains() for benchmark in benchmarks]
-    if dry_run:
-        check_files(rows, benchmarks)
-        cells = plan_cells([Job(row.cfg, row.changes) for row in rows], domains)
-        logger.info("dry run: %d cells would be computed; the configuration and the data are in order", len(cells))
-        return None
     first = rows[0].cfg
     torch.backends.cudnn.benchmark = first.CUDNN.BENCHMARK
     prepared = prepare_settings(rows, benchmarks)
@@ -74,6 +71,12 @@ def run_records(rows: Sequence[Row], dry_run: bool = False, launcher: Launcher =
         summary = summarise(found, expected=[cell for _, cell in cells])
         write_summary(folder, summary, header_lines(jobs, settings, found))
     return Outcome(summary, folder, found)
+
+
+def _checked(rows: Sequence[Row]) -> list[Benchmark]:
+    benchmarks = check_rows(rows)
+    rehearse_rows(rows, benchmarks)
+    return benchmarks
 
 
 def _of_these_files(cells: Sequence[tuple[Job, Cell]], settings: Mapping[str, Setting]) -> list[tuple[Job, Cell]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tta_cattan.config.tree import leaves
-from tta_cattan.data import BENCHMARK_REGISTRY, Benchmark
+from tta_cattan.data import Benchmark, benchmark_of
 from tta_cattan.errors import UserError
 from tta_cattan.files import sha256_tensors
 from tta_cattan.methods import ADAPTATION_REGISTRY
@@ -58,7 +58,7 @@ def check_rows(rows: Sequence[Row]) -> list[Benchmark]:
     for row in rows:
         cfg, key = row.cfg, _data_key(row)
         if key not in benchmarks:
-            benchmarks[key] = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
+            benchmarks[key] = benchmark_of(cfg)
             benchmarks[key].check()
             check_arch(cfg.MODEL.ARCH, benchmarks[key].family)
             resolve_device(cfg.DEVICE)
