@@ -72,6 +72,16 @@ def test_a_table_has_ours_the_published_and_the_difference(same):
     assert sorted(bar.get_height() for bar in axes.patches) == pytest.approx([10, 10, 32, 32])
 
 
+@pytest.mark.parametrize(("dataset", "beside"), [("officehome", 52.81), ("office_caltech10", None)])
+def test_pairs_of_other_domains_are_not_taken_for_the_papers_by_their_letters(dataset, beside):
+    line = Row(load_cfg(None, ["MODEL.ADAPTATION", "cattan", "CORRUPTION.DATASET", dataset]))
+    found = gathered([line], {("cattan", "A>C", 0): {"accuracy": 0.4}})
+    shown = present_table(study("table", published={"": "officehome"}, pairs=True), found, False)
+    (_, theirs) = shown.grids[0].rows
+    assert theirs[2] == beside
+    assert theirs[3] == (52.81 if beside else 67.68), "the average of the columns shown, or the printed one"
+
+
 def test_all_columns_have_the_printed_average():
     line = published("office31").rows["cattan"]
     values = {("cattan", column, 0): {"accuracy": 0.8} for column in line.accuracy}

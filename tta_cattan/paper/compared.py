@@ -22,13 +22,15 @@ def present_table(study: Study, gathered: Gathered, same_data: bool) -> Presenta
     """Return ours, the published row and, on the paper's own data, the difference of each method."""
     table = published(study.published[""]) if study.published else None
     summary = gathered.summary
+    # A>C is Art>Clipart in one benchmark and amazon>caltech in another; a corruption is the same by its name.
+    named_alike = not study.pairs or published(gathered.cfg.CORRUPTION.DATASET) is table
     heads = ("method", "", *domain_heads(summary), "avg", "ECE")
     rows = []
     for method in summary.methods:
         rows.append((METHOD_NAMES.get(method, method), "ours", *_ours(summary, method)))
         line = table.rows.get(method) if table else None
         if line is not None:
-            theirs = _theirs(summary, line)
+            theirs = _theirs(summary, line, named_alike)
             rows.append(("", "published", *theirs))
             if same_data:
                 rows.append(("", "difference", *map(_difference, _ours(summary, method), theirs)))
@@ -42,9 +44,12 @@ def _ours(summary: Summary, method: str) -> list[Spread | None]:
     return [*cells, *(percent(summary.averages.get((method, metric))) for metric in ("accuracy", "ece"))]
 
 
-def _theirs(summary: Summary, line: PublishedRow) -> list[float | None]:
-    """Return the published figures of the same columns; the average of a part of them is of that part, without ECE."""
-    cells = [line.accuracy.get(domain.name) for domain in summary.domains]
+def _theirs(summary: Summary, line: PublishedRow, named_alike: bool) -> list[float | None]:
+    """Return the published figures of the same columns; the average of a part of them is of that part, without ECE.
+
+    Note: of a benchmark whose columns are others (``named_alike`` False) it has the printed average and ECE alone.
+    """
+    cells = [line.accuracy.get(domain.name) if named_alike else None for domain in summary.domains]
     shown = [value for value in cells if value is not None]
     if 0 < len(shown) < len(line.accuracy):
         return [*cells, fmean(shown), None]

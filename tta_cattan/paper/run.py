@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tta_cattan.config import find_config, load_cfg
+from tta_cattan.data import benchmark_of
 from tta_cattan.errors import UserError
 from tta_cattan.paper.compared import present_table
 from tta_cattan.paper.dimensions import present_dimension
@@ -19,7 +20,12 @@ from tta_cattan.paper.study import Study
 from tta_cattan.paper.swept import present_sweep
 from tta_cattan.report.extra import need
 from tta_cattan.runs.plan import seeds
+from tta_cattan.runs.setting import is_defined
 from tta_cattan.runs.sweep import Sweep, parse_sweeps
+from tta_cattan.runs.tables import METHOD_NAMES
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
 
 _PRESENT: Mapping[str, Callable[[Study, Gathered, bool], Presentation]] = {
     "table": present_table,
@@ -48,10 +54,11 @@ def run_study(study: Study, request: Request) -> tuple[str, list[Path]]:
     paper = load_cfg(find_config(study.cfg), own_overrides(study, find_config(study.cfg), True))
     ours = load_cfg(path, overrides)
     sweeps = _sweeps(study, request, overrides)
-    gathered = gather(path, overrides, request.methods or study.methods, sweeps, study.pairs)
+    methods, left_out = _methods(study, request, ours)
+    gathered = gather(path, overrides, methods, sweeps, study.pairs)
     ignored = [sweep.key for sweep in sweeps] + ["DATA.SOURCE_DIR"]  # a place
     data = data_differences(paper, ours, ignored)
-    notes = _notes(gathered, data, setting_differences(paper, ours, ignored))
+    notes = _notes(gathered, data, setting_differences(paper, ours, ignored), left_out)
     shown = _PRESENT[study.kind](study, gathered, not data)
     folder = request.out or Path(ours.SAVE_DIR) / "paper"
     files = write(folder, study.name, study.title, notes, shown)
@@ -73,7 +80,19 @@ def _sweeps(study: Study, request: Request, overrides: list[Any]) -> list[Sweep]
     return parse_sweeps([text] if text else [], overrides)
 
 
-def _notes(gathered: Gathered, data: list[str], settings: list[str]) -> list[str]:
+def _methods(study: Study, request: Request, ours: CfgNode) -> tuple[list[str], list[str]]:
+    """Return the methods to run, and those of the study that are not defined for the inputs of the benchmark.
+
+    Note: a method that the user names is never left out; where it cannot run, that is an error.
+    """
+    if request.methods:
+        return list(request.methods), []
+    benchmark = benchmark_of(ours)
+    left_out = [method for method in study.methods if not is_defined(method, benchmark)]
+    return [method for method in study.methods if method not in left_out], left_out
+
+
+def _notes(gathered: Gathered, data: list[str], settings: list[str], left_out: list[str]) -> list[str]:
     """Return the lines that say what the tables are of."""
     cfg = gathered.cfg
     numbers = sorted({int(record.metrics["n"]) for record in gathered.records})
@@ -89,4 +108,7 @@ def _notes(gathered: Gathered, data: list[str], settings: list[str]) -> list[str
     ]
     if settings:
         lines.append(f"settings that differ from the study's: {'; '.join(settings)}")
+    if left_out:
+        names = ", ".join(METHOD_NAMES.get(method, method) for method in left_out)
+        lines.append(f"left out: {names} (needs images, and {cfg.CORRUPTION.DATASET} has none)")
     return [*lines, f"results: {', '.join(map(str, gathered.folders))}"]

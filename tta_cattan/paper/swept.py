@@ -45,9 +45,9 @@ def present_sweep(study: Study, gathered: Gathered, same_data: bool) -> Presenta
     heads = (keys[0], "method", "accuracy", "ECE", "published", "difference")
     if not study.published:
         heads, rows = heads[:4], [row[:4] for row in rows]
-    grid = Grid(
-        f"Mean over {len(gathered.summary.domains)} domains in %; ECE as 100 times the fraction", heads, tuple(rows)
-    )
+    domains = gathered.summary.domains
+    place = f"Mean over {len(domains)} domains" if len(domains) > 1 else f"Accuracy on {domains[0].name}"
+    grid = Grid(f"{place} in %; ECE as 100 times the fraction", heads, tuple(rows))
     said = (f"The paper: {study.says}",) if study.says else ()
     return Presentation((grid,), {"": _figure(keys[0], curves, levels)}, said)
 

@@ -13,9 +13,9 @@ from tta_cattan.data import benchmark_of
 from tta_cattan.data.adaptation import DomainBenchmark
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
-from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.published import PublishedTable, published
 from tta_cattan.runs.plan import Row, seeds
+from tta_cattan.runs.setting import is_defined
 from tta_cattan.runs.sources import plan_sources, run_sources
 from tta_cattan.runs.store import Cell, Record
 from tta_cattan.runs.summary import Statistic, Summary, summarise
@@ -52,7 +52,7 @@ def run_pairs(
     """
     benchmark = _benchmark(load_cfg(path, overrides))
     names = [name.lower() for name in methods or [benchmark.cfg.MODEL.ADAPTATION]]
-    defined = [name for name in names if benchmark.images or not ADAPTATION_REGISTRY.get(name).needs_images]
+    defined = [name for name in names if is_defined(name, benchmark)]
     if not defined:
         raise UserError(f"{', '.join(names)}: needs images, and {benchmark.name} has none")
     if benchmark.cfg.MODEL.CKPT_PATH and len(benchmark.sources()) > 1:

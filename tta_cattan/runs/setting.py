@@ -63,9 +63,14 @@ def check_rows(rows: Sequence[Row]) -> list[Benchmark]:
             check_arch(cfg.MODEL.ARCH, benchmarks[key].family)
             resolve_device(cfg.DEVICE)
         _check_alike(rows[0], row)
-        if ADAPTATION_REGISTRY.get(row.method).needs_images and not benchmarks[key].images:
+        if not is_defined(row.method, benchmarks[key]):
             raise UserError(f"MODEL.ADAPTATION = {row.method!r} needs images, and {benchmarks[key].name} has none")
     return [benchmarks[_data_key(row)] for row in rows]
+
+
+def is_defined(method: str, benchmark: Benchmark) -> bool:
+    """Whether a method can take the inputs of a benchmark: IP transforms images, and features are none."""
+    return benchmark.images or not ADAPTATION_REGISTRY.get(method).needs_images
 
 
 def check_files(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
