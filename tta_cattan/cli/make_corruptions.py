@@ -44,6 +44,7 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.data.corruptions import COMMON, EXTRA, SEVERITIES
     from tta_cattan.data.corruptions.apply import SMALLEST_SIDE
     from tta_cattan.data.corruptions.make import Task, corrupt_array_file, corrupt_folder
+    from tta_cattan.data.corruptions.strengths import TableName
 
     known = (*COMMON, *EXTRA)
     names = {None: COMMON, "all": known}.get(args.corruptions) or tuple(args.corruptions.split(","))
@@ -60,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     if args.size < SMALLEST_SIDE:
         raise UserError(f"--size {args.size}: the corruptions need images of at least {SMALLEST_SIDE} pixels")
     is_file = args.images.is_file()
-    strengths = args.strengths or ("cifar" if is_file else "imagenet")
+    strengths: TableName = args.strengths or ("cifar" if is_file else "imagenet")
     task = Task(names, severities, strengths, args.seed, args.size, args.frost, args.workers)
     made, kept = (corrupt_array_file if is_file else corrupt_folder)(args.images, args.out, task)
     print(f"{args.out}: {made} files made, {kept} were there already")

@@ -118,12 +118,14 @@ class _CifarClean(_Cifar):
 
 
 class _Cifar10:
-    num_classes, family = 10, "cifar10"
+    num_classes = 10
+    family: str | None = "cifar10"
     torchvision_class, clean_folder = "CIFAR10", "cifar-10-batches-py"
 
 
 class _Cifar100:
-    num_classes, family = 100, "cifar100"
+    num_classes = 100
+    family: str | None = "cifar100"
     torchvision_class, clean_folder = "CIFAR100", "cifar-100-python"
 
 

@@ -107,8 +107,8 @@ class FeatureFolder:
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         """Return the rows at ``indices``, in that order, as float32; nothing else is read."""
-        result = np.empty((len(indices), self.manifest.dim), dtype=np.float32)
-        shard = indices // self.manifest.shard_size
+        result: np.ndarray = np.empty((len(indices), self.manifest.dim), dtype=np.float32)
+        shard: np.ndarray = indices // self.manifest.shard_size
         for position in np.unique(shard):
             mine = shard == position
             result[mine] = self._maps[position][indices[mine] - position * self.manifest.shard_size]

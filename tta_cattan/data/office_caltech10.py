@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ class OfficeCaltech10(DomainFiles):
 
     num_classes = 10
     images = False
-    short_names: ClassVar[dict[str, str]] = {"amazon": "A", "caltech": "C", "dslr": "D", "webcam": "W"}
+    short_names = {"amazon": "A", "caltech": "C", "dslr": "D", "webcam": "W"}
     ending = "_surf800.npz"
     layout = f"<domain>_surf800.npz with the arrays x (N x {DIM}) and y for the domains amazon, caltech, dslr, webcam"
 

@@ -17,7 +17,7 @@ class Precision:
     def __init__(self, mixed: bool) -> None:
         self.mixed = mixed
         self.scaler: torch.amp.GradScaler | None = None
-        self.scaling = False
+        self._scaling: torch.amp.GradScaler | None = None  # the scaler, where the last loss was scaled
 
     def restart(self) -> None:
         """Forget the loss scale."""
@@ -34,25 +34,25 @@ class Precision:
 
     def backward(self, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
         """Back-propagate; the gradients are those of the loss itself, unscaled."""
-        self.scaling = self.scaler is not None and loss.is_cuda
-        if self.scaling:
-            self.scaler.scale(loss).backward()
-            self.scaler.unscale_(optimizer)
+        self._scaling = self.scaler if loss.is_cuda else None
+        if self._scaling is not None:
+            self._scaling.scale(loss).backward()
+            self._scaling.unscale_(optimizer)
         else:
             loss.backward()
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Update by the gradients."""
-        if self.scaling:
-            self.scaler.step(optimizer)
-            self.scaler.update()
+        if self._scaling is not None:
+            self._scaling.step(optimizer)
+            self._scaling.update()
         else:
             optimizer.step()
 
     def skip(self) -> None:
         """Leave out an update whose gradients are not finite: the scale was too high."""
-        if self.scaling:
-            self.scaler.update()
+        if self._scaling is not None:
+            self._scaling.update()
 
 
 def _needs_scaling() -> bool:

@@ -73,7 +73,7 @@ class AlignedHead(nn.Module):
         self.target_basis.copy_(target_basis)
         self.optimum.copy_(closed_form(target_basis, source_basis))
         self.phi.copy_(self.optimum + learnt)
-        if target_mean is not None:
+        if target_mean is not None and self.target_mean is not None:
             self.target_mean.copy_(target_mean)
 
     def cost(self, reduction: str = "sum") -> Tensor:

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from tta_cattan.paper.gather import Gathered
-from tta_cattan.paper.grid import Difference, Grid, Spread
+from tta_cattan.paper.grid import Difference, Grid, Row, Spread
 from tta_cattan.paper.presentation import Presentation, percent
 from tta_cattan.paper.study import Study
 from tta_cattan.published import PublishedRow, PublishedTable, published
@@ -25,7 +25,7 @@ def present_table(study: Study, gathered: Gathered, same_data: bool) -> Presenta
     # A>C is Art>Clipart in one benchmark and amazon>caltech in another; a corruption is the same by its name.
     named_alike = not study.pairs or published(gathered.cfg.CORRUPTION.DATASET) is table
     heads = ("method", "", *domain_heads(summary), "avg", "ECE")
-    rows = []
+    rows: list[Row] = []
     for method in summary.methods:
         rows.append((METHOD_NAMES.get(method, method), "ours", *_ours(summary, method)))
         line = table.rows.get(method) if table else None

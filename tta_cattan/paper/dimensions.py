@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tta_cattan.errors import UserError
 from tta_cattan.paper.gather import Gathered
 from tta_cattan.paper.grid import Grid
 from tta_cattan.paper.presentation import Presentation
 from tta_cattan.paper.study import Study
 from tta_cattan.report.figures import dimension
+from tta_cattan.runs.store import Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MOST_FIGURES = 4
 
 
 def present_dimension(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
     """Return d per domain (first seed), and the gaps against the bound for the first few domains."""
-    first = {}
+    first: dict[str, Record] = {}
     for record in gathered.records:
         if "dimension" in record.info:
             first.setdefault(record.cell.label, record)
     if not first:
         raise UserError(f"{study.name} shows CATTAn's spectrum: add cattan to --methods, with TEST.PROTOCOL offline")
-    rows, figures = [], {}
+    rows = []
+    figures: dict[str, Figure] = {}
     for label, record in first.items():
         curve, used = record.info["dimension"], record.info["d_target"]
         rows.append((label, f"{record.metrics['n']:,.0f}", str(int(curve["d"][-1])), str(used)))

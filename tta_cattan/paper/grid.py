@@ -25,13 +25,16 @@ class Spread:
     std: float | None
 
 
+Row = tuple[Value | Spread, ...]
+
+
 @dataclass(frozen=True)
 class Grid:
     """A caption, the heads of the columns, and rows of values as long; ``digits`` are those after the point."""
 
     caption: str
     heads: tuple[str, ...]
-    rows: tuple[tuple[Value | Spread, ...], ...]
+    rows: tuple[Row, ...]
     digits: int = 1
 
     def to_markdown(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from tta_cattan.files import write_text
 from tta_cattan.paper.grid import Grid, Spread
@@ -25,6 +25,10 @@ class Presentation:
     findings: tuple[str, ...] = ()
 
 
+@overload
+def percent(found: Statistic) -> Spread: ...
+@overload
+def percent(found: Statistic | None) -> Spread | None: ...
 def percent(found: Statistic | None) -> Spread | None:
     """Return a fraction's mean and standard deviation in %."""
     if found is None:

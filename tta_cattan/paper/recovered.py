@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tta_cattan.errors import UserError
 from tta_cattan.paper.gather import Gathered
-from tta_cattan.paper.grid import Grid, Spread
+from tta_cattan.paper.grid import Grid, Row, Spread
 from tta_cattan.paper.presentation import Presentation, percent
 from tta_cattan.paper.study import Study
 from tta_cattan.recovery import FALLBACKS, AgreementCounts
@@ -33,7 +33,7 @@ def present_recovery(study: Study, gathered: Gathered, same_data: bool) -> Prese
         raise UserError(f"{study.name} needs results of TEST.PROTOCOL recovery: leave the protocol to the study")
     tau = gathered.cfg.RECOVERY.TAU
     said = [f"The paper: {study.says}"] if study.says else []
-    figures = {}
+    figures: dict[str, Figure] = {}
     for name, counts in by_method.items():
         said.append(_finding(name, counts, tau))
         figures[f"-{name}" if figures else ""] = _figure(counts)
@@ -46,7 +46,7 @@ def _overview(by_method: dict[str, list[AgreementCounts]], tau: float) -> Grid:
         "method", "source: before", "after, bypass", "after, source", "source model",
         "target: before", "after, bypass", "after, source", "detected", "false alarms", "AUROC",
     )  # fmt: skip
-    rows = []
+    rows: list[Row] = []
     for name, counts in by_method.items():
         rows.append(
             (
@@ -66,7 +66,7 @@ def _overview(by_method: dict[str, list[AgreementCounts]], tau: float) -> Grid:
 
 def _sweep(by_method: dict[str, list[AgreementCounts]]) -> Grid:
     """Return a row per method, fall-back and threshold that gates differently."""
-    rows = [
+    rows: list[Row] = [
         (name, fallback, f"{tau:.2f}", *(_mean(counts, tau, fallback, column) for column in _COLUMNS))
         for name, counts in by_method.items()
         for fallback in FALLBACKS
@@ -99,8 +99,8 @@ def _figure(counts: list[AgreementCounts]) -> Figure:
     for fallback in FALLBACKS:
         for origin in ("source", "target"):
             found = [_mean(counts, tau, fallback, f"{origin}_after") for tau in taus]
-            std = None if found[0].std is None else [one.std for one in found]
-            curves[f"{origin} samples ({fallback})"] = Curve(taus, [one.mean for one in found], std)
+            std = [one.std for one in found if one.std is not None]
+            curves[f"{origin} samples ({fallback})"] = Curve(taus, [one.mean for one in found], std or None)
     return lines(curves, "tau", "accuracy (%)")
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tta_cattan.errors import UserError
 from tta_cattan.paper.gather import Gathered
-from tta_cattan.paper.grid import Difference, Grid
+from tta_cattan.paper.grid import Difference, Grid, Row
 from tta_cattan.paper.presentation import Presentation, percent
 from tta_cattan.paper.study import Study
 from tta_cattan.published import published
@@ -26,7 +26,8 @@ def present_sweep(study: Study, gathered: Gathered, same_data: bool) -> Presenta
     keys = list(dict.fromkeys(key for row in gathered.rows for key, _ in row.changes))
     if len(keys) != 1:
         raise UserError(f"{study.name} is a figure over one key, and {', '.join(keys)} are swept: give one --sweep")
-    averages, rows = gathered.summary.averages, []
+    averages = gathered.summary.averages
+    rows: list[Row] = []
     curves: dict[str, dict[Any, Statistic]] = {}
     levels: dict[str, Statistic] = {}
     for row in gathered.rows:
@@ -39,10 +40,10 @@ def present_sweep(study: Study, gathered: Gathered, same_data: bool) -> Presenta
         else:
             levels[name] = found
         ours, theirs = percent(found), _published(study, row.method, setting)
-        difference = Difference(ours.mean - theirs) if theirs is not None and same_data else None
+        difference = Difference(100 * found.mean - theirs) if theirs is not None and same_data else None
         shown = "-" if setting is None else str(setting)
         rows.append((shown, name, ours, percent(averages.get((row.label, "ece"))), theirs, difference))
-    heads = (keys[0], "method", "accuracy", "ECE", "published", "difference")
+    heads: tuple[str, ...] = (keys[0], "method", "accuracy", "ECE", "published", "difference")
     if not study.published:
         heads, rows = heads[:4], [row[:4] for row in rows]
     domains = gathered.summary.domains
@@ -55,7 +56,8 @@ def present_sweep(study: Study, gathered: Gathered, same_data: bool) -> Presenta
 def _published(study: Study, method: str, setting: Any) -> float | None:
     """Return the published average of a method at a setting."""
     name = study.published.get("" if setting is None else str(setting), study.published.get(""))
-    line = published(name).rows.get(method) if name else None
+    table = published(name) if name else None
+    line = table.rows.get(method) if table else None
     return None if line is None else line.average
 
 
@@ -74,6 +76,6 @@ def _figure(key: str, curves: dict[str, dict[Any, Statistic]], levels: dict[str,
 
 def _curve(points: dict[Any, Statistic]) -> Curve:
     x = sorted(points)
-    std = [points[setting].std for setting in x]
-    band = None if any(value is None for value in std) else [100 * value for value in std]
+    std = [100 * value for setting in x if (value := points[setting].std) is not None]
+    band = std if len(std) == len(x) else None
     return Curve(x, [100 * points[setting].mean for setting in x], band)

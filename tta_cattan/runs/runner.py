@@ -105,7 +105,8 @@ def _compute(
     if there:
         logger.info("%d of %d cells are there already", len(there), len(cells))
     jobs = {job.label: job for job, _ in cells}
-    shown, accuracies = "", defaultdict(dict)
+    shown = ""
+    accuracies: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     for record in progress(chain(there, _kept(launcher(missing, settings), store)), len(cells), "cells"):
         cell, job = record.cell, jobs[record.cell.method]
         found = accuracies[job.label, cell.label]

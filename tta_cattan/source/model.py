@@ -98,10 +98,10 @@ def describe_training(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
     """Return all that decides the weights of a trained source model."""
     if benchmark.source() is None:
         raise UserError(f"MODEL.ARCH = {cfg.MODEL.ARCH!r} is trained on source data, and {benchmark.name} has none")
-    init = cfg.SOURCE.INIT
+    architecture, init = find_architecture(cfg.MODEL.ARCH), cfg.SOURCE.INIT
     return {
         "arch": cfg.MODEL.ARCH,
-        **find_architecture(cfg.MODEL.ARCH).options(cfg.MODEL),
+        **(architecture.options(cfg.MODEL) if architecture else {}),
         "data": benchmark.describe_source(),
         "init": sha256_file(init) if Path(init).is_file() else init,
         **asdict(Recipe.of(cfg)),

@@ -28,7 +28,7 @@ def convolve(image: FloatImage, kernel: FloatImage) -> FloatImage:
 def disk_kernel(radius: float, alias_blur: float) -> FloatImage:
     """Return a uniform disk, its rim softened by a small Gaussian of ``alias_blur`` pixels, that sums to 1."""
     reach, taps = (8, 1) if radius <= 8 else (math.floor(radius), 2)
-    squares = np.arange(-reach, reach + 1) ** 2
+    squares: np.ndarray = np.arange(-reach, reach + 1) ** 2
     disk = (squares[:, None] + squares[None, :] <= radius**2).astype(np.float64)
     soft = ndimage.gaussian_filter(disk, alias_blur, radius=taps, mode="mirror")
     # Mirroring at the edge of the grid adds mass to a disk that touches it, which would brighten the picture.

@@ -39,7 +39,7 @@ def crop_texture(
 
     A texture that is too small is enlarged just enough.
     """
-    texture = textures[rng.integers(len(textures))]
+    texture = textures[int(rng.integers(len(textures)))]
     wanted = np.array([math.ceil(side / scale) for side in shape])
     crop = np.floor(wanted * min(1.0, *(np.array(texture.shape[:2]) / wanted))).astype(int)
     top, left = (rng.integers(0, room + 1) for room in texture.shape[:2] - crop)

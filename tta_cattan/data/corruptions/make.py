@@ -18,6 +18,7 @@ from tta_cattan.data.arrays import read_npz
 from tta_cattan.data.corruptions.apply import corrupt, corrupt_batch, image_rng
 from tta_cattan.data.corruptions.frost_texture import load_textures
 from tta_cattan.data.corruptions.recipe import keep_recipe
+from tta_cattan.data.corruptions.strengths import TableName
 from tta_cattan.errors import UserError
 from tta_cattan.files import atomic_path
 from tta_cattan.progress import progress
@@ -35,7 +36,7 @@ class Task:
 
     corruptions: Sequence[str]
     severities: Sequence[int]
-    strengths: str
+    strengths: TableName
     seed: int = 0
     size: int = 224
     frost: Path | None = None
@@ -43,7 +44,7 @@ class Task:
 
     def recipe(self) -> dict[str, Any]:
         """Return what decides the images, by the name of its option."""
-        recipe = {"seed": self.seed, "strengths": self.strengths}
+        recipe: dict[str, Any] = {"seed": self.seed, "strengths": self.strengths}
         if "frost" in self.corruptions:
             recipe["frost"] = "(a grown texture)" if self.frost is None else str(self.frost)
         return recipe

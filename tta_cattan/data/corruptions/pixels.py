@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
-FloatImage = NDArray[np.float64]
-ByteImage = NDArray[np.uint8]
+FloatImage: TypeAlias = NDArray[np.float64]
+ByteImage: TypeAlias = NDArray[np.uint8]
 
 
 def to_float(image: ByteImage) -> FloatImage:
