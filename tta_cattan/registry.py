@@ -33,7 +33,7 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """Return the object registered under ``name`` (case does not matter)."""
-        key = name.lower()
+        key = str(name).lower()
         if key not in self._entries:
             raise UserError(
                 f"unknown {self.kind} {name!r}.{nearest(key, self._entries)}"

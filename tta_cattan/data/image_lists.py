@@ -8,7 +8,7 @@ from pathlib import Path
 from tta_cattan.errors import UserError
 
 _MOST_BYTES = 100 << 20  # DomainNet's longest list has 6 MB
-_MOST_CLASSES = 100_000
+_MOST_DIGITS = 5  # of a label: 99,999 at most
 
 
 def read_list(path: Path, bases: Sequence[Path]) -> list[tuple[Path, int]]:
@@ -28,7 +28,7 @@ def read_list(path: Path, bases: Sequence[Path]) -> list[tuple[Path, int]]:
         if not line.strip():
             continue
         name, _, label = line.strip().rpartition(" ")
-        if not name or not label.isdecimal() or int(label) >= _MOST_CLASSES:
+        if not name or not label.isdecimal() or len(label) > _MOST_DIGITS:
             raise UserError(f"{path}, line {number}: {line[:80]!r} is not a path and a label (a number from 0 on)")
         samples.append((_find(Path(name.strip()), bases, path, number), int(label)))
     if not samples:
@@ -39,16 +39,24 @@ def read_list(path: Path, bases: Sequence[Path]) -> list[tuple[Path, int]]:
 def _find(name: Path, bases: Sequence[Path], source: Path, number: int) -> Path:
     """Return where the image of a line lies."""
     tails = [name] if not name.is_absolute() else [Path(*name.parts[i:]) for i in range(1, len(name.parts))]
-    if name.is_absolute() and name.is_file():
+    if name.is_absolute() and _is_file(name):
         return name
     for base in bases:
         for tail in tails:
-            if (base / tail).is_file():
+            if _is_file(base / tail):
                 return base / tail
     raise UserError(
         f"{source}, line {number}: there is no image {name} (looked in {', '.join(map(str, bases))}): get the images "
         "that the list is of"
     )
+
+
+def _is_file(path: Path) -> bool:
+    """Tell whether a file is there; a name that the system does not take is of none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def class_names_of(samples: Sequence[tuple[Path, int]], source: str) -> list[str]:

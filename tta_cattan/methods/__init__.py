@@ -1,10 +1,11 @@
 """The adaptation methods, one file each over one base class; importing this package registers them."""
 
-from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches, setup_model
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.methods.cattan import CATTAn
 from tta_cattan.methods.cattan_plus import CATTAnPlus
 from tta_cattan.methods.ip import IP
 from tta_cattan.methods.norm import Norm
+from tta_cattan.methods.setup import setup_model
 from tta_cattan.methods.shot import Shot
 from tta_cattan.methods.source import Source
 from tta_cattan.methods.tent import Tent

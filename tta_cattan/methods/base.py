@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.errors import UserError, chosen
+from tta_cattan.errors import chosen
+from tta_cattan.methods.arguments import (
+    built_optimizer,
+    checked_batch,
+    checked_fraction,
+    checked_steps,
+)
 from tta_cattan.methods.last_batch import LastBatch
 from tta_cattan.methods.optim import OptimizerFactory, adam, optimizer_from_cfg
 from tta_cattan.methods.precision import Precision
@@ -21,6 +26,7 @@ from tta_cattan.models.normalization import (
     affine_parameters,
     freeze_batch_statistics,
     require_affine,
+    require_module,
     statistics_layers,
     use_statistics,
 )
@@ -30,8 +36,6 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
     from tta_cattan.subspace import Subspace
-
-logger = logging.getLogger(__name__)
 
 # Unlabelled target data as a method sees it: (indices, inputs), again and again in the same order.
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -63,9 +67,7 @@ class AdaptationMethod(nn.Module):
     ) -> None:
         """Configure ``model``; ``optimizer`` maps parameters to any torch optimiser (default: Adam)."""
         super().__init__()
-        if steps < 1:
-            raise UserError(f"steps = {steps}: a method needs at least 1 update per batch")
-        self.steps = steps
+        self.steps = checked_steps(steps)
         self.episodic = episodic
         self.statistics = chosen("statistics", statistics, STATISTICS)
         self.make_optimizer = optimizer or adam(self.default_lr)
@@ -77,7 +79,7 @@ class AdaptationMethod(nn.Module):
         self.statistics_layers = statistics_layers(self.model)
         if statistics == "running" and momentum is not None:
             for layer in self.statistics_layers:
-                layer.momentum = momentum
+                layer.momentum = checked_fraction("momentum", momentum)
         self._source_state = self._adapted_state()
         self.optimizer: torch.optim.Optimizer | None = None
         self.restart_optimizer()
@@ -114,6 +116,7 @@ class AdaptationMethod(nn.Module):
 
     def configure_model(self, model: nn.Module) -> nn.Module:
         """Freeze the model and free the scale and shift of its normalisation layers."""
+        require_module(model)
         # Evaluation mode: dropout and stochastic depth would make predictions random; statistics are set apart.
         model.eval()
         model.requires_grad_(False)
@@ -130,7 +133,7 @@ class AdaptationMethod(nn.Module):
     def restart_optimizer(self) -> None:
         """Begin anew with an optimiser that remembers nothing."""
         params, _ = self.collect_params()
-        self.optimizer = self.make_optimizer(params) if params else None
+        self.optimizer = built_optimizer(self.make_optimizer, params) if params else None
         self.precision.restart()
 
     def prepare(self, batches: Batches) -> None:
@@ -141,8 +144,7 @@ class AdaptationMethod(nn.Module):
 
     def forward(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
         """Infer and adapt; the logits are those from before the last update."""
-        if len(x) == 0:
-            raise UserError("an empty batch was given: there is nothing to predict or to adapt to")
+        checked_batch(x)
         if self.episodic:
             self.reset()
         self.begin_batch()
@@ -280,21 +282,3 @@ def _state_loaded(method: AdaptationMethod, incompatible_keys: Any) -> None:
 
 
 ADAPTATION_REGISTRY: Registry[type[AdaptationMethod]] = Registry("adaptation method")
-
-
-def setup_model(
-    model: nn.Module,
-    cfg: CfgNode,
-    num_classes: int | None = None,
-    source_subspace: Subspace | None = None,
-) -> AdaptationMethod:
-    """Return ``model`` under the method that ``cfg.MODEL.ADAPTATION`` names: ``outputs = model(x)`` infers and adapts.
-
-    ``num_classes`` helps to find the classifier of a model with several linear layers; ``source_subspace`` is for
-    CATTAn (otherwise ``CATTAN.SOURCE_BASIS`` says where to find it).
-    """
-    method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
-    adapted = method.from_cfg(model, cfg, num_classes=num_classes, source_subspace=source_subspace)
-    _, names = adapted.collect_params()
-    logger.debug("parameters for adaptation: %s", names)
-    return adapted

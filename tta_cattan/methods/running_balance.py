@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tta_cattan.losses import divergence_from_uniform
+from tta_cattan.methods.arguments import checked_fraction
 
 
 class RunningBalance:
@@ -15,7 +16,7 @@ class RunningBalance:
     """
 
     def __init__(self, kappa: float = 0.9) -> None:
-        self.kappa = kappa
+        self.kappa = checked_fraction("kappa", kappa)
         self.forget()
 
     def forget(self) -> None:

@@ -8,6 +8,13 @@ from tta_cattan.subspace import Subspace
 
 def check_source(source: Subspace, dim: int, d: int, centering: str) -> Subspace:
     """Return ``source`` if it fits the features, d and the form of centring; otherwise say what does not fit."""
+    if not isinstance(source, Subspace):
+        raise UserError(
+            f"source_subspace is {type(source).__name__} {str(source)[:60]!r}: give a Subspace, from "
+            "fit_subspace(features) or Subspace.load(file)"
+        )
+    if not isinstance(d, int) or d < 0:
+        raise UserError(f"d = {d!r}: the number of directions is a whole number, or 0 for the stability rule")
     if source.dim != dim:
         raise UserError(
             f"the source subspace is of {source.dim} features and the classifier takes {dim}: it was made for another "

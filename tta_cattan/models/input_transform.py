@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tta_cattan.errors import UserError
-from tta_cattan.models.normalization import affine_parameters
+from tta_cattan.models.normalization import affine_parameters, require_module
 
 
 class InputTransform(nn.Module):
@@ -79,6 +79,7 @@ def transformed_parameters(model: TransformedModel) -> tuple[list[nn.Parameter],
 
 def image_channels(model: nn.Module) -> int:
     """Return the channels of the images that a model takes: those of its first convolution."""
+    require_module(model)
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
     if first is None:
         raise UserError(

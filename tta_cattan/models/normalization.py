@@ -43,8 +43,16 @@ def affine_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[str]]:
     return params, names
 
 
+def require_module(model: object) -> None:
+    """Raise for what is not a model that was built."""
+    if not isinstance(model, nn.Module):
+        kind = "a class" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise UserError(f"model = {str(model)[:60]!r} is {kind}: give a torch.nn.Module with its weights loaded")
+
+
 def require_affine(model: nn.Module, method: str) -> None:
     """Raise for a model with nothing that ``method`` could adapt."""
+    require_module(model)
     if not affine_parameters(model)[0]:
         raise UserError(
             f"{type(model).__name__} has no normalisation layer with affine parameters, and {method} adapts nothing "

@@ -1,0 +1,47 @@
+"""A model under the method that a config names."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from tta_cattan.errors import UserError
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+    from tta_cattan.subspace import Subspace
+
+logger = logging.getLogger(__name__)
+
+
+def setup_model(
+    model: nn.Module,
+    cfg: CfgNode,
+    num_classes: int | None = None,
+    source_subspace: Subspace | None = None,
+) -> AdaptationMethod:
+    """Return ``model`` under the method that ``cfg.MODEL.ADAPTATION`` names: ``outputs = model(x)`` infers and adapts.
+
+    ``num_classes`` helps to find the classifier of a model with several linear layers; ``source_subspace`` is for
+    CATTAn (otherwise ``CATTAN.SOURCE_BASIS`` says where to find it).
+    """
+    method = ADAPTATION_REGISTRY.get(_adaptation_of(cfg))
+    adapted = method.from_cfg(model, cfg, num_classes=num_classes, source_subspace=source_subspace)
+    _, names = adapted.collect_params()
+    logger.debug("parameters for adaptation: %s", names)
+    return adapted
+
+
+def _adaptation_of(cfg: CfgNode) -> str:
+    """Return the name of the method in a config."""
+    try:
+        return cfg.MODEL.ADAPTATION
+    except AttributeError as error:
+        raise UserError(
+            f"cfg is a {type(cfg).__name__} without MODEL.ADAPTATION: give a config, such as "
+            "load_cfg(file, ['MODEL.ADAPTATION', 'cattan'])"
+        ) from error
