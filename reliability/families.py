@@ -1,9 +1,10 @@
 """The contract over model families: the smallest member of each, random weights, a tiny input, TENT and CATTAn.
 
-    python reliability/families.py [--only NAME,NAME] [--json FILE]
+    python reliability/families.py --json FILE [--only NAME,NAME] [--seconds 120] [--gigabytes 6] [--table FILE]
 
 Each method is set up, adapts twice, gives finite logits, folds into a plain model of the same function, and resets bit
-for bit. Prints one line per family: passed, or the reason that a user gets.
+for bit. Prints one line per family: passed, or the reason that a user gets. Each family has a process of its own with a
+limit of processor time and of memory; families whose outcome is in FILE already are not tried again.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import multiprocessing
+import resource
+import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -25,6 +29,8 @@ from tta_cattan.methods import AdaptationMethod, Tent
 CLASSES = 10
 LARGEST = 80_000_000  # parameters; beyond it a family has no member that is small enough for here
 SIZES = (64, 96, 128, 224, 256)
+LIBRARIES = ("torchvision", "timm")
+NO_MEMORY = "needs more memory than it was given"
 # Marks of small variants, the smallest first.
 _SMALL = ("test_", "atto", "femto", "pico", "zepto", "nano", "xx_small", "xxs", "xxt", "micro", "mini", "050", "035",
           "n0", "t0", "tiny", "_xs", "s0", "b0", "_s", "small", "10t", "14t", "18", "_a0", "19",
@@ -124,41 +130,113 @@ def check(method: AdaptationMethod, images: torch.Tensor) -> str:
     return f"reset does not restore {moved[0]}" if moved or start.keys() != after.keys() else ""
 
 
-def outcome(build: Callable[[], nn.Module]) -> str:
-    """Return an empty string where a family keeps the contract, or the reason why not."""
+@dataclass(frozen=True)
+class Outcome:
+    """What was tried of a family, and an empty reason where it keeps the contract."""
+
+    reason: str
+    member: str = ""
+    parameters: int = 0
+    pixels: int = 0
+
+    @property
+    def words(self) -> str:
+        """What a reader is told."""
+        return self.reason or "passed"
+
+
+def outcome(build: Callable[[], nn.Module]) -> Outcome:
+    """Return how the contract went for a family."""
     torch.manual_seed(0)
+    tried: dict[str, str | int] = {}
     try:
         model = filled(build())
+        tried = {"member": getattr(model, "default_cfg", {}).get("architecture", ""), "parameters": _parameters(model)}
         images = find_input(model)
+        tried["pixels"] = images.shape[-1]
         for make in (Tent, lambda net: CATTAn(net, num_classes=CLASSES)):
             problem = check(make(copy.deepcopy(model)), images)
             if problem:
-                return f"BROKEN: {problem}"
+                return Outcome(f"BROKEN: {problem}", **tried)
     except UserError as error:
-        return str(error)
+        return Outcome(str(error), **tried)
+    except MemoryError:
+        return Outcome(f"not tried: {NO_MEMORY}", **tried)
     except Exception as error:
-        return f"BROKEN: {type(error).__name__}: {(str(error) or '-').splitlines()[0][:160]}"
-    return ""
+        line = (str(error) or "-").splitlines()[0][:160]
+        no_memory = "can't allocate memory" in str(error)
+        return Outcome(f"not tried: {NO_MEMORY}" if no_memory else f"BROKEN: {type(error).__name__}: {line}", **tried)
+    return Outcome("", **tried)
+
+
+def members() -> dict[str, Callable[[], nn.Module]]:
+    """Return the builder of each family's member."""
+    return dict((*torchvision_members(), *timm_members()))
+
+
+def work(family: str, gigabytes: float, seconds: int, answer: multiprocessing.Queue) -> None:
+    """Try one family in this process, within limits that the system holds it to."""
+    torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_AS, (int(gigabytes * 2**30), resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    answer.put(asdict(outcome(members()[family])))
+
+
+def tried_apart(family: str, gigabytes: float, seconds: int) -> Outcome:
+    """Return a family's outcome from a process of its own."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torchvision", "timm", "tta_cattan.methods"])
+    answer = context.Queue()
+    process = context.Process(target=work, args=(family, gigabytes, seconds, answer))
+    process.start()
+    process.join(20 * seconds)  # processor time is limited; this is for a process that waits for ever
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    if process.exitcode == 0:
+        return Outcome(**answer.get())
+    if process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return Outcome(f"not tried: not done within {seconds} s of processor time")
+    return Outcome(f"BROKEN: the process ended with {process.exitcode}")
+
+
+def table(found: dict[str, Outcome]) -> str:
+    """Return the page of all outcomes."""
+    passed = {library: [n for n in found if n.startswith(library) and not found[n].reason] for library in LIBRARIES}
+    tried = {library: [n for n in found if n.startswith(library)] for library in LIBRARIES}
+    counts = ", ".join(f"{len(passed[name])} of {name}'s {len(tried[name])}" for name in LIBRARIES)
+    lines = ["# Model families", "", f"Made by `python reliability/families.py`: {counts} families pass.", ""]
+    lines += ["| family | member | parameters | pixels | outcome |", "|---|---|---:|---:|---|"]
+    for name, one in found.items():
+        lines.append(
+            f"| {name} | {one.member} | {one.parameters or '':{',' if one.parameters else ''}} "
+            f"| {one.pixels or ''} | {one.words} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
     """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="families separated by commas")
-    parser.add_argument("--json", type=Path, help="write the outcomes here too, as they come")
+    parser.add_argument("--json", type=Path, required=True, help="the outcomes, as they come; those in it are kept")
+    parser.add_argument("--table", type=Path, help="write a page of all outcomes here")
+    parser.add_argument("--seconds", type=int, default=120, help="of processor time per family (120)")
+    parser.add_argument("--gigabytes", type=float, default=6.0, help="of memory per family (6)")
     args = parser.parse_args()
-    wanted = args.only.split(",") if args.only else None
-    found = {}
-    for name, build in (*torchvision_members(), *timm_members()):
-        if wanted is None or name in wanted:
-            began = time.monotonic()
-            found[name] = outcome(build)
-            print(f"{name}: {found[name] or 'passed'} ({time.monotonic() - began:.0f} s)", flush=True)
-            if args.json:
-                args.json.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-    passed = sum(not reason for reason in found.values())
-    print(f"{passed} of {len(found)} families passed")
-    return int(any(reason.startswith("BROKEN") for reason in found.values()))
+    found: dict[str, Outcome] = {}
+    if args.json.exists():
+        found = {name: Outcome(**one) for name, one in json.loads(args.json.read_text()).items()}
+    wanted = args.only.split(",") if args.only else list(members())
+    for name in wanted:
+        if name not in found:
+            found[name] = tried_apart(name, args.gigabytes, args.seconds)
+            args.json.write_text(json.dumps({n: asdict(one) for n, one in sorted(found.items())}, indent=1) + "\n")
+            print(f"{name}: {found[name].words}", flush=True)
+    if args.table:
+        args.table.write_text(table(dict(sorted(found.items()))))
+    print(f"{sum(not one.reason for one in found.values())} of {len(found)} families passed")
+    return int(any(one.reason.startswith("BROKEN") for one in found.values()))
 
 
 if __name__ == "__main__":
