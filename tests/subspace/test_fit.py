@@ -63,6 +63,33 @@ def test_a_large_offset_does_not_eat_the_precision():
     np.testing.assert_allclose(moved.eigenvalues[:10], plain.eigenvalues[:10], rtol=1e-4)
 
 
+@pytest.mark.parametrize("offset", [3.0, 1e4])
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("n", [16, 20, 21, 39, 60])  # 40 features: the rows alone, at the border, the D x D sums
+def test_few_samples_equal_numpy(n, center, offset):
+    z = features(n=n, offset=offset)
+    ours = fit_subspace(z.split(7), center=center)
+    rows = z.double().numpy()
+    rows = rows - rows.mean(0) if center else rows
+    values, vectors = np.linalg.svd(rows, full_matrices=False)[1:]
+    most = min(n - center, 40)
+    assert ours.d == len(ours.eigenvalues) == most and orthonormality_error(ours.basis) < 1e-5
+    np.testing.assert_allclose(ours.eigenvalues[:5], values[:5] ** 2 / (n - center), rtol=1e-5)
+    assert aligned_difference(ours.basis[:, :5].numpy(), vectors[:5].T) < 1e-5
+
+
+def test_sums_of_a_drifting_mean_equal_numpy():
+    z = features(n=9000) + torch.linspace(0, 30, 9000)[:, None]
+    moments = FeatureMoments(40)
+    for batch in z.split(700):
+        moments.update(batch)
+    for center in (True, False):
+        rows = z.double().numpy()
+        rows = rows - rows.mean(0) if center else rows
+        found = moments.products(center).triu().numpy()
+        np.testing.assert_allclose(found, np.triu(rows.T @ rows), rtol=1e-5, atol=1e-6 * np.abs(found).max())
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_features_do_not_overflow(dtype):
     z = (features(n=3000) * 20).to(dtype)

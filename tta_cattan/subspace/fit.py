@@ -46,6 +46,7 @@ def subspace_of_moments(
     provenance: Mapping[str, Any] | None = None,
 ) -> Subspace:
     """Return the ``d`` leading eigenvectors of the covariance (or second moment) of ``moments``."""
+    rows = moments.few_rows()
     moments.flush()
     # Centring takes one degree of freedom: n samples span n - 1 directions around their mean.
     most = min(moments.dim, moments.count - 1 if center else moments.count)
@@ -57,11 +58,12 @@ def subspace_of_moments(
             f"d = {d} directions cannot be fitted to {moments.count} samples of {moments.dim} features: "
             f"d must be in 1..{most}; lower d or give more samples"
         )
-    matrix = moments.covariance() if center else moments.second_moment()
-    values, vectors = torch.linalg.eigh(matrix)
-    values, vectors = values.flip(0).clamp_min(0.0), vectors.flip(1)[:, :d]
-    scale = matrix.diagonal().abs().max().item() + moments.mean.square().max().item()
-    if values[0] <= 1e-12 * scale or values[0] == 0:
+    if rows is None:
+        values, vectors = torch.linalg.eigh(moments.products(center), UPLO="U")
+    else:
+        values, vectors = _eigh_of_rows(rows.double() - (moments.mean if center else 0))
+    values = values.flip(0).clamp_min(0.0) / (moments.count - 1 if center else moments.count)
+    if values[0] <= 1e-12 * moments.mean.square().max() or values[0] == 0:
         raise UserError(
             f"all {moments.count} samples have the same features: there is no direction to fit. "
             "Check that the model and the data vary"
@@ -72,13 +74,23 @@ def subspace_of_moments(
             "features vary in %d directions only: the last %d of the d = %d fitted are arbitrary", rank, d - rank, d
         )
     return Subspace(
-        basis=vectors.float().contiguous(),
+        basis=vectors[:, -d:].flip(1).float(),
         eigenvalues=values[:most].float(),
         mean=moments.mean.float(),
         count=moments.count,
         centered=center,
         provenance=dict(provenance or {}),
     )
+
+
+def _eigh_of_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the n eigenvalues (ascending) and eigenvectors of ``Z^T Z`` for n rows of more features, O(n^2 D).
+
+    With ``Z^T = Q R`` they are those of the n x n matrix ``R R^T``, and ``Q`` times its vectors.
+    """
+    q, r = torch.linalg.qr(rows.T)
+    values, vectors = torch.linalg.eigh(r @ r.T)
+    return values, q @ vectors
 
 
 def classifier_subspace(weight: Tensor) -> Subspace:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import torch
+from scipy.linalg import get_blas_funcs
 from torch import Tensor
 
 from tta_cattan.errors import UserError
 
-# Rows gathered before one matrix product, at least and per feature: with fewer the D x D additions would cost as much
-# as the product, and with more the rows would need more memory than the sums.
-_ROWS, _ROWS_PER_FEATURE = 1024, 2
+# Rows gathered before they are added to the float64 sums, at least and per feature: with fewer the D x D additions
+# would cost as much as the products, and with more the rows would need more memory than the sums.
+_ROWS, _ROWS_PER_FEATURE = 1024, 4
+_ROWS_IN_CACHE = 512  # of one product on the CPU: its centred copy is read again before it leaves the cache
 
 
 def float64_device(device: torch.device) -> torch.device:
@@ -21,7 +23,7 @@ class FeatureMoments:
     """Count, mean and scatter ``sum_i (z_i - mean)(z_i - mean)^T`` of the rows seen so far.
 
     Batches are centred on their own mean before the product and merged by Chan's formula, so a large common offset
-    does not eat the precision.
+    does not eat the precision. Of ``scatter``, which is symmetric, only the upper triangle is kept.
     """
 
     def __init__(self, dim: int, device: torch.device | str = "cpu") -> None:
@@ -63,19 +65,22 @@ class FeatureMoments:
         """Return the rows that are not in the sums yet: absorbed again, they give the same sums bit for bit."""
         return torch.cat(self._waiting) if self._waiting else self.mean.new_zeros(0, self.dim, dtype=torch.float32)
 
+    def few_rows(self) -> Tensor | None:
+        """Return all rows seen where they are at most half as many as their features, else None."""
+        return self.waiting() if self.count == 0 and 2 * self._n_waiting <= self.dim else None
+
     def flush(self) -> None:
         """Fold the rows that are waiting into the sums."""
         if not self._n_waiting:
             return
         rows = self._waiting[0] if len(self._waiting) == 1 else torch.cat(self._waiting)
         self._waiting, self._n_waiting = [], 0
-        mean = rows.mean(0, dtype=torch.float64)
-        centred = rows - mean.to(rows.dtype)
-        # The subtraction rounds the mean to the rows' dtype; what is left of it is put back exactly.
-        rest = centred.mean(0, dtype=torch.float64)
-        self.scatter += centred.T @ centred
+        mean = rows.mean(0)
+        products, rest = _centred_products(rows, mean)
+        self.scatter += products
+        # The mean was rounded to the rows' dtype; what is left of it is put back.
         self.scatter.addr_(rest, rest, alpha=-len(rows))
-        self._merge_means(len(rows), mean)
+        self._merge_means(len(rows), mean.double() + rest)
 
     def _merge_means(self, count: int, mean: Tensor) -> None:
         """Add what lies between the two means to the scatter (Chan's formula)."""
@@ -85,12 +90,26 @@ class FeatureMoments:
         self.mean += shift * (count / total)
         self.count = total
 
-    def covariance(self) -> Tensor:
-        """Return ``scatter / (n - 1)`` (float64)."""
+    def products(self, center: bool) -> Tensor:
+        """Return the upper triangle of ``sum_i (z_i - mean)(z_i - mean)^T``, or of ``sum_i z_i z_i^T`` (float64)."""
         self.flush()
-        return self.scatter / max(self.count - 1, 1)
+        return self.scatter if center else torch.addr(self.scatter, self.mean, self.mean, alpha=self.count)
 
-    def second_moment(self) -> Tensor:
-        """Return ``1/n sum_i z_i z_i^T`` (float64)."""
-        self.flush()
-        return self.scatter / max(self.count, 1) + torch.outer(self.mean, self.mean)
+
+def _centred_products(rows: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``sum_i (z_i - m)(z_i - m)^T``, its upper triangle at least, and the mean of ``z_i - m`` (float64).
+
+    Note: on the CPU BLAS' ``syrk``, which torch does not call, takes half the work of a product.
+    """
+    if rows.device.type != "cpu":
+        centred = rows - mean
+        return centred.T @ centred, centred.mean(0).double()
+    syrk = get_blas_funcs("syrk", dtype=rows.numpy().dtype)
+    total, products = torch.zeros_like(mean, dtype=torch.float64), None
+    for part in rows.split(_ROWS_IN_CACHE):
+        centred = part - mean
+        total += centred.sum(0)
+        # BLAS counts columns first: its lower triangle is our upper one.
+        earlier = {} if products is None else {"beta": 1.0, "c": products, "overwrite_c": True}
+        products = syrk(1.0, centred.numpy().T, lower=True, **earlier)
+    return torch.from_numpy(products.T), total / len(rows)
