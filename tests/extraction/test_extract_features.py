@@ -15,6 +15,7 @@ import pytest
 import torch
 from digits_runs import main_in_process, start
 
+from tta_cattan import files
 from tta_cattan.cli.main import main
 from tta_cattan.data.digits import N_TRAIN, corrupted_test_images, load_digit_images
 from tta_cattan.data.feature_shards import FeatureFolder
@@ -145,7 +146,8 @@ def test_killed_it_goes_on_and_ends_with_the_same_bytes(whole, tmp_path, monkeyp
     process.join()
     assert half.exists() and not half.with_suffix(".json").exists(), (tmp_path / "output").read_text()
     assert (out / "fog5" / "features-00001.json").exists()
-    (out / "fog5" / ".features-00003.npy.x1y2.tmp").write_bytes(b"what a kill leaves while the rows are written")
+    left = f".features-00003.npy.{files._system()}-{process.pid}-x1y2.tmp"
+    (out / "fog5" / left).write_bytes(b"what a kill leaves while the rows are written")
 
     encoded, encode = [], extract.encode
     monkeypatch.setattr(extract, "encode", lambda *args: encoded.append(list(args[2].indices)) or encode(*args))

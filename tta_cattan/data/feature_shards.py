@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tta_cattan.errors import UserError
-from tta_cattan.files import atomic_path, sha256_file, sha256_text, write_text
+from tta_cattan.files import save_array, sha256_file, sha256_text, write_text
 
 MANIFEST = "manifest.json"
 DTYPES = ("float32", "float16")
@@ -72,10 +72,7 @@ def write_shard(folder: Path, position: int, features: np.ndarray, labels: Seque
     Note: a kill in between leaves rows without a note, which nobody reads and the next run replaces.
     """
     path = _rows_path(folder, position)
-    for stale in folder.glob(f".{path.stem}.*.tmp"):  # of a run that was killed: nobody else writes this shard
-        stale.unlink(missing_ok=True)
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        np.save(file, np.ascontiguousarray(features), allow_pickle=False)
+    save_array(path, features)
     note = {"sha256": sha256_file(path), "labels": [int(label) for label in labels]}
     write_text(path.with_suffix(".json"), json.dumps(note))
 

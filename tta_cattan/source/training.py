@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import logging
 import pickle
@@ -156,8 +157,10 @@ class _Training:
             "generator": torch.get_rng_state(),
             "cuda_generators": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
+        content = io.BytesIO()  # torch.save itself does not tell a full disk from a fault of its own
+        torch.save(state, content)
         with atomic_path(note) as temporary:
-            torch.save(state, temporary)
+            temporary.write_bytes(content.getbuffer())
 
     def resume(self, note: Path, identity: Mapping[str, Any]) -> None:
         """Take up the state that a note holds; one of another training, or a damaged one, is left alone."""

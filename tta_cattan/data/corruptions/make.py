@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +21,7 @@ from tta_cattan.data.corruptions.frost_texture import load_textures
 from tta_cattan.data.corruptions.recipe import keep_recipe
 from tta_cattan.data.corruptions.strengths import TableName
 from tta_cattan.errors import UserError
-from tta_cattan.files import atomic_path
+from tta_cattan.files import atomic_path, save_array
 from tta_cattan.progress import progress
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     """
     x, y = (array[:_ROWS_PER_SEVERITY] for array in read_npz(images, ("x", "y")))
     keep_recipe(out, task.recipe(), [images], images.parent, [out / f"{name}.npy" for name in task.corruptions])
-    _save_array(out / "labels.npy", y.astype(np.uint8))
+    save_array(out / "labels.npy", y.astype(np.uint8))
     todo = [name for name in task.corruptions if _absent_severities(out / f"{name}.npy", x, task)]
     for _ in _parallel(partial(_corrupt_array, x, out, task), todo, task.workers, "corrupting arrays"):
         pass
@@ -127,8 +128,10 @@ def _corrupt_image_file(root: Path, out: Path, task: Task, path: Path) -> int:
         rng = image_rng(corruption, severity, name.as_posix(), task.seed)
         textures = _textures(task.frost) if corruption == "frost" else None
         corrupted = corrupt(clean, corruption, severity, rng=rng, strengths=task.strengths, frost_textures=textures)
+        content = io.BytesIO()  # Pillow's encoder itself does not tell a full disk from a fault of its own
+        Image.fromarray(corrupted).save(content, format="JPEG", quality=_JPEG_QUALITY)
         with atomic_path(goal) as temporary:
-            Image.fromarray(corrupted).save(temporary, format="JPEG", quality=_JPEG_QUALITY)
+            temporary.write_bytes(content.getbuffer())
     return len(goals)
 
 
@@ -142,12 +145,7 @@ def _corrupt_array(x: np.ndarray, out: Path, task: Task, corruption: str) -> Non
     for severity in _absent_severities(path, x, task):
         made = corrupt_batch(x, corruption, severity, strengths=task.strengths, seed=task.seed, frost_textures=textures)
         rows[(severity - 1) * _ROWS_PER_SEVERITY :][: len(x)] = made
-    _save_array(path, rows)
-
-
-def _save_array(path: Path, array: np.ndarray) -> None:
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        np.save(file, array, allow_pickle=False)
+    save_array(path, rows)
 
 
 def _read(path: Path, size: int) -> np.ndarray:
