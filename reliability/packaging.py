@@ -2,8 +2,8 @@
 
     python reliability/packaging.py [--python PYTHON] [--versions newest|lowest] [--of wheel,sdist] [--tests PATH ...]
 
-``lowest`` installs the lowest version of every requirement that setup.py names. With ``--tests`` those tests run in the
-first environment too. Prints one row per archive; exit code 1 at the first step that fails, with its output.
+``lowest`` installs the lowest version of every requirement that setup.py names. With ``--tests`` those tests of the
+repository run with the same versions. Exit code 1 at the first step that fails, with its output.
 """
 
 from __future__ import annotations
@@ -69,25 +69,26 @@ def build(python: str, scratch: Path) -> dict[str, Path]:
     return archives
 
 
-def try_archive(python: str, archive: Path, folder: Path, lowest: bool) -> tuple[Path, dict[str, str]]:
-    """Install an archive into a new environment, run it from another folder; return its python and the versions."""
-    folder.mkdir()
-    inner = environment(python, folder / "environment")
+def install(python: Path, archive: Path, folder: Path, lowest: bool) -> None:
+    """Install an archive, and the lowest or newest versions of what it requires."""
     pins = folder / "lowest.txt"
     pins.write_text("".join(f"{name}=={version}\n" for name, version in requirements().items()) if lowest else "")
-    run(inner, "-m", "pip", "install", "-q", "-c", pins, archive, cwd=folder)
-    away = folder / "away"
+    run(python, "-m", "pip", "install", "-q", "-c", pins, archive, cwd=folder)
+
+
+def use(python: Path, away: Path) -> dict[str, str]:
+    """Run what is installed from a folder outside the repository; return the versions that it ran with."""
     away.mkdir()
-    facts = json.loads(run(inner, "-c", FACTS, cwd=away))
-    assert facts["place"].startswith(str(folder)), facts["place"]
+    facts = json.loads(run(python, "-c", FACTS, cwd=away))
+    assert facts["place"].startswith(str(away.parent)), facts["place"]
     assert facts["configs"] == len(list((ROOT / "cfgs").rglob("*.yaml"))), "configs are missing from the package"
-    command = inner.with_name("tta-cattan")
+    command = python.with_name("tta-cattan")
     run(command, "--list", cwd=away)
     run(command, *SHORT_RUN, cwd=away)
     cells = [json.loads(line) for line in next(away.glob("out/*/results.jsonl")).read_text().splitlines()]
     assert sorted(cell["method"] for cell in cells) == sorted(METHODS), cells
     assert all(0 <= cell["metrics"]["accuracy"] <= 1 for cell in cells), cells
-    return inner, facts["versions"]
+    return facts["versions"]
 
 
 def main() -> int:
@@ -101,18 +102,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         archives = build(args.python, scratch)
-        print("| archive | versions | installed with it |\n|---|---|---|", flush=True)
-        tests = args.tests
+        python = environment(args.python, scratch / "environment")
+        number = run(python, "-c", "import platform; print(platform.python_version())", cwd=scratch).strip()
+        print(f"Python {number}, {args.versions} versions; twine check passed", flush=True)
         for kind in args.of.split(","):
-            python, versions = try_archive(args.python, archives[kind], scratch / kind, args.versions == "lowest")
-            with_it = ", ".join(f"{name} {versions[name]}" for name in requirements())
-            number = run(python, "-c", "import platform; print(platform.python_version())", cwd=scratch).strip()
-            print(f"| {kind} | {args.versions}, Python {number} | {with_it} |", flush=True)
-            if tests:
-                run(python, "-m", "pip", "install", "-q", "pytest", "hypothesis", cwd=scratch)
-                said = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=ROOT)
-                print(f"tests: {said.strip().splitlines()[-1]}", flush=True)
-                tests = []
+            install(python, archives[kind], scratch, args.versions == "lowest")
+            versions = use(python, scratch / f"away-{kind}")
+            print(f"{kind}: ran with {', '.join(f'{name} {versions[name]}' for name in requirements())}", flush=True)
+            run(python, "-m", "pip", "uninstall", "-q", "-y", "tta-cattan", cwd=scratch)
+        if args.tests:
+            run(python, "-m", "pip", "install", "-q", "pytest", "hypothesis", cwd=scratch)
+            said = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args.tests, cwd=ROOT)
+            print(f"tests: {said.strip().splitlines()[-1]}", flush=True)
     return 0
 
 
