@@ -8,6 +8,7 @@ from small_networks import N_CLASSES, build, images, network, run, target_batche
 from torch import nn
 
 from tta_cattan.errors import UserError
+from tta_cattan.methods.mirror import with_mirror_images
 from tta_cattan.models.aligned_head import AlignedHead
 from tta_cattan.subspace import classifier_subspace
 
@@ -75,8 +76,9 @@ def test_without_the_transformation_it_folds_and_with_it_says_so():
     assert type(plain) is type(network())
     for _, x in target_batches(seed=8):
         torch.testing.assert_close(plain(x), method.predict(x), rtol=1e-4, atol=1e-4)
-    with pytest.raises(UserError, match=r"CATTAN_PLUS\.TRANSFORM False"):
-        build("cattan_plus").fold()
+    for options in ({}, {"transform": False, "mirror": True}):
+        with pytest.raises(UserError, match=r"CATTAN_PLUS\.TRANSFORM False and CATTAN_PLUS\.MIRROR False"):
+            build("cattan_plus", **options).fold()
 
 
 def test_bypassing_leaves_out_both_ends():
@@ -99,3 +101,40 @@ def test_phi_has_a_learning_rate_of_its_own():
     still = build("cattan_plus", phi_lr=0.0)
     run(still, "offline")
     torch.testing.assert_close(still.head.phi, still.head.optimum, rtol=0, atol=0)
+
+
+def test_the_mirror_makes_one_prediction_of_two_views():
+    method, plain = build("cattan_plus", mirror=True, lr=0.0), build("cattan_plus", lr=0.0)
+    x = images(8, 5)
+    both = plain.predict(torch.cat([x, torch.from_numpy(x.numpy()[..., ::-1].copy())])).double().softmax(1)
+    mean = (both[:8] + both[8:]) / 2
+    torch.testing.assert_close(method.predict(x).double().exp(), mean, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(method.predict(x.flip(-1)), method.predict(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(method(x), method.predict(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("protocol", ["offline", "online"])
+def test_adaptation_sees_the_mean_of_both_views(protocol):
+    def adapted(flip):
+        method = build("cattan_plus", mirror=True, lr=0.02)
+        batches = [(indices, x.flip(-1) if flip else x) for indices, x in target_batches()]
+        if protocol == "offline":
+            method.prepare(batches)
+        outputs = torch.cat([method(x, indices) for indices, x in batches])
+        return outputs, method.predict(batches[0][1])
+
+    for ours, mirrored in zip(adapted(False), adapted(True), strict=True):
+        torch.testing.assert_close(ours, mirrored, rtol=1e-3, atol=1e-4, msg="a mirrored stream adapts the same way")
+
+
+def test_one_image_is_mirrored_where_its_statistics_are_the_sources():
+    x = images(1, 5)
+    assert torch.equal(build("cattan_plus", mirror=True).predict(x), build("cattan_plus").predict(x))
+    source = build("cattan_plus", mirror=True, statistics="source")
+    torch.testing.assert_close(source.predict(x.flip(-1)), source.predict(x), rtol=1e-5, atol=1e-6)
+    assert not torch.equal(source.predict(x), build("cattan_plus", statistics="source").predict(x))
+
+
+def test_what_is_no_image_is_not_mirrored():
+    with pytest.raises(UserError, match=r"shape \(4, 7\).*MIRROR False"):
+        with_mirror_images(torch.zeros(4, 7))

@@ -108,6 +108,8 @@ _C = CfgNode(
             "TRANSFORM": True,  # adapt IP's input transformation too; False for features and point clouds [ours]
             "WIDTH": 16,  # channels of the input transformation [ours]
             "DEPTH": 2,  # convolutions of the input transformation [ours]
+            # adapt and predict by the mean over an image and its mirror image; not for digits or text [ours]
+            "MIRROR": False,
         },
         "TENT_PLUS": {
             "LAMBDA_CB": 1.0,  # weight of the class balance [ours; paper]

@@ -162,9 +162,8 @@ class CATTAn(AdaptationMethod):
         """Fit ``W_t`` to the features of all batches, choose d where it is open, and set ``Phi`` to ``Phi*``."""
         moments = FeatureMoments(self.head.in_features, self.head.weight.device)
         for _, x in batches:
-            with watch_head(self.head) as calls:
-                logits = self.predict(x)
-            moments.update(only_head_call(calls, logits, self.classifier).features.float())
+            _, features = self.logits_and_features(x, adapting=False)
+            moments.update(features.float())
         target = subspace_of_moments(moments, self.d or None, center=self.centering != "none")
         d = self.d or self._rule(target.eigenvalues, target.count)
         self.prepared = target.truncate(d)
@@ -185,10 +184,15 @@ class CATTAn(AdaptationMethod):
         """
         if not self.head.enabled:
             self._start_tracking()
-        with self._tracking(), watch_head(self.head) as calls:
-            logits = self.infer(x, adapting=True)
-        only_head_call(calls, logits, self.classifier)
+        with self._tracking():
+            logits, _ = self.logits_and_features(x, adapting=True)
         return logits, self.guarded_loss(logits)
+
+    def logits_and_features(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
+        """Return the logits of a batch and what entered the classifier, which must be the model's last step."""
+        with watch_head(self.head) as calls:
+            logits = self.infer(x, adapting)
+        return logits, only_head_call(calls, logits, self.classifier).features
 
     def loss(self, logits: Tensor) -> Tensor:
         """``L = lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB``."""

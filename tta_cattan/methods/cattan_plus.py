@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from tta_cattan.errors import UserError
 from tta_cattan.methods.base import ADAPTATION_REGISTRY
 from tta_cattan.methods.cattan import CATTAn
+from tta_cattan.methods.mirror import mean_prediction, with_mirror_images
 from tta_cattan.methods.running_balance import RunningBalance
 from tta_cattan.models.input_transform import TransformedModel, image_channels, transformed_parameters
 
@@ -26,7 +28,8 @@ class CATTAnPlus(CATTAn):
 
     ``y = h(z) + (z W_t) (Phi - Phi*) (W_s^T H^T)`` starts as the source classifier and loses nothing of ``z``;
     ``L = lambda_lr L_lr + lambda_align mean((W_t Phi - W_s)^2) + lambda_cb KL(m || uniform)`` with the running mean
-    prediction ``m``, over the norm affines, ``Phi`` and, with ``transform``, IP's input transformation.
+    prediction ``m``, over the norm affines, ``Phi`` and, with ``transform``, IP's input transformation. With ``mirror``
+    ``y`` is ``log((softmax(y(x)) + softmax(y(x mirrored))) / 2)``, in the loss as in the prediction.
     docs/study.md says what each departure from the paper bought.
     """
 
@@ -50,12 +53,14 @@ class CATTAnPlus(CATTAn):
         transform: bool = True,
         width: int = 16,
         depth: int = 2,
+        mirror: bool = False,
         classifier: str = "",
         num_classes: int | None = None,
         **options: Any,
     ) -> None:
         self._shape = {"channels": image_channels(model), "width": width, "depth": depth} if transform else None
         self.balance = RunningBalance(kappa)
+        self.mirror = mirror
         super().__init__(
             model,
             d=d,
@@ -100,6 +105,18 @@ class CATTAnPlus(CATTAn):
         """``KL(m || uniform)`` of the running mean prediction."""
         return self.balance(logits, self.new_batch)
 
+    def logits_and_features(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
+        """Return the logits, those of the mean prediction with ``mirror``, and what entered the classifier."""
+        if not self._mirrors(x):
+            return super().logits_and_features(x, adapting)
+        logits, features = super().logits_and_features(with_mirror_images(x), adapting)
+        return mean_prediction(logits), features
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the logits of a batch, those of the mean prediction with ``mirror``, and update nothing."""
+        return mean_prediction(super().predict(with_mirror_images(x))) if self._mirrors(x) else super().predict(x)
+
     def predict_bypassed(self, x: Tensor) -> Tensor:
         """Return the logits of a batch without alignment and transformation; the adapted normalisation stays."""
         if self._shape is None:
@@ -108,10 +125,15 @@ class CATTAnPlus(CATTAn):
             return super().predict_bypassed(x)
 
     def fold(self) -> nn.Module:
-        """Return a plain copy of the source architecture; with the input transformation there is none."""
-        if self._shape is not None:
+        """Return a plain copy of the source architecture; with the transformation or the mirror there is none."""
+        if self._shape is not None or self.mirror:
             raise UserError(
-                "CATTAn+ adapts an input transformation that no source architecture has: it cannot be folded. "
-                "Set CATTAN_PLUS.TRANSFORM False (transform=False) for a model that can"
+                "CATTAn+ has an input transformation or a mirror image that no source architecture has: it cannot be "
+                "folded. Set CATTAN_PLUS.TRANSFORM False and CATTAN_PLUS.MIRROR False (transform=False, mirror=False) "
+                "for a model that can"
             )
         return super().fold()
+
+    def _mirrors(self, x: Tensor) -> bool:
+        """Tell whether a batch is mirrored: two views of one image are no basis for statistics."""
+        return self.mirror and (len(x) > 1 or self.statistics == "source" or not self.statistics_layers)
