@@ -93,6 +93,12 @@ def test_what_does_not_adapt_is_refused(name):
         adapt_hypotheses(lambda: build(name, NET), stream())
 
 
+def test_a_fraction_that_is_too_small_for_d_is_refused_before_the_first_hypothesis(seen):
+    with pytest.raises(UserError, match="leaves 3 of 30 samples for the next subspace, too few for 4"):
+        adapt_hypotheses(lambda: build("cattan", NET, d=4), stream(), fraction=0.1)
+    assert not seen
+
+
 def test_the_mix_has_as_many_of_each():
     source, target = dataset(50, 0.0, 3), dataset(20)
     mix, is_source = half_and_half(source, target, seed=4)

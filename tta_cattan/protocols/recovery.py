@@ -12,7 +12,7 @@ from tta_cattan.errors import UserError
 from tta_cattan.methods.base import AdaptationMethod
 from tta_cattan.protocols.evaluation import Evaluation
 from tta_cattan.protocols.offline import adapt_offline
-from tta_cattan.recovery import PREDICTORS, AgreementCounts, SourceRecovery, least_confident
+from tta_cattan.recovery import PREDICTORS, AgreementCounts, SourceRecovery, count_of, least_confident
 
 
 def adapt_hypotheses(
@@ -41,9 +41,21 @@ def adapt_hypotheses(
                 f"source recovery compares adapted hypotheses, and {type(method).__name__} adapts nothing: all of them "
                 "would be the same; choose another MODEL.ADAPTATION"
             )
+        if not hypotheses:
+            _check_fraction(method, len(stream.dataset), fraction)
         adapt_offline(method, stream, epochs, on_batch, doubtful)
         hypotheses.append(method)
     return hypotheses
+
+
+def _check_fraction(method: AdaptationMethod, n: int, fraction: float) -> None:
+    """Refuse, before the first hypothesis, a dimension that cannot be fitted to what the next ones begin with."""
+    d, left = getattr(method, "d", 0), count_of(fraction, n)
+    if d >= left:
+        raise UserError(
+            f"RECOVERY.FRACTION = {fraction:.3g} leaves {left} of {n} samples for the next subspace, too few for "
+            f"{d} directions: raise the fraction, lower the method's D, or give more samples"
+        )
 
 
 def evaluate_mix(

@@ -1,6 +1,6 @@
 """Source recovery: hypotheses that disagree about a sample say that it is not of the target domain."""
 
-from tta_cattan.recovery.agreement import agreement, least_confident
+from tta_cattan.recovery.agreement import agreement, count_of, least_confident
 from tta_cattan.recovery.counts import PREDICTORS, AgreementCounts, Gated
 from tta_cattan.recovery.gate import FALLBACKS, SourceRecovery
 
@@ -11,5 +11,6 @@ __all__ = [
     "Gated",
     "SourceRecovery",
     "agreement",
+    "count_of",
     "least_confident",
 ]

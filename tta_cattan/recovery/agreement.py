@@ -30,5 +30,9 @@ def least_confident(confidence: Tensor, fraction: float) -> Tensor:
 
     Note: no confidence (NaN) counts as the lowest.
     """
-    n = math.ceil(fraction * len(confidence) - 1e-9)  # 2/3 of 9 is 6, whatever the float's last digit says
-    return confidence.nan_to_num(nan=-1.0).argsort(stable=True)[: max(n, 1)]
+    return confidence.nan_to_num(nan=-1.0).argsort(stable=True)[: count_of(fraction, len(confidence))]
+
+
+def count_of(fraction: float, n: int) -> int:
+    """Return ``ceil(fraction n)``, at least 1."""
+    return max(math.ceil(fraction * n - 1e-9), 1)  # 2/3 of 9 is 6, whatever the float's last digit says
