@@ -73,6 +73,7 @@ def test_few_samples_equal_numpy(n, center, offset):
     rows = rows - rows.mean(0) if center else rows
     values, vectors = np.linalg.svd(rows, full_matrices=False)[1:]
     most = min(n - center, 40)
+    assert ours.basis.is_contiguous(), "files and products want it so"
     assert ours.d == len(ours.eigenvalues) == most and orthonormality_error(ours.basis) < 1e-5
     np.testing.assert_allclose(ours.eigenvalues[:5], values[:5] ** 2 / (n - center), rtol=1e-5)
     assert aligned_difference(ours.basis[:, :5].numpy(), vectors[:5].T) < 1e-5

@@ -19,7 +19,7 @@ from tta_cattan.methods.arguments import (
 from tta_cattan.methods.last_batch import LastBatch
 from tta_cattan.methods.optim import OptimizerFactory, adam, optimizer_from_cfg
 from tta_cattan.methods.precision import Precision
-from tta_cattan.methods.safety import Safety
+from tta_cattan.methods.safety import Safety, all_finite
 from tta_cattan.methods.update import backward, update
 from tta_cattan.models.normalization import (
     STATISTICS,
@@ -194,7 +194,7 @@ class AdaptationMethod(nn.Module):
 
         Note: binary cross-entropy raises on NaN, and on a GPU it ends the process.
         """
-        return self.loss(logits) if torch.isfinite(logits).all() else torch.full_like(logits[0, 0], float("nan"))
+        return self.loss(logits) if all_finite(logits.detach()) else torch.full_like(logits[0, 0], float("nan"))
 
     def loss(self, logits: Tensor) -> Tensor:
         """Return the loss of a batch of logits."""

@@ -74,7 +74,7 @@ def subspace_of_moments(
             "features vary in %d directions only: the last %d of the d = %d fitted are arbitrary", rank, d - rank, d
         )
     return Subspace(
-        basis=vectors[:, -d:].flip(1).float(),
+        basis=vectors[:, -d:].flip(1).float().contiguous(),
         eigenvalues=values[:most].float(),
         mean=moments.mean.float(),
         count=moments.count,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from scipy.linalg import get_blas_funcs
 from torch import Tensor
@@ -104,12 +105,12 @@ def _centred_products(rows: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
     if rows.device.type != "cpu":
         centred = rows - mean
         return centred.T @ centred, centred.mean(0).double()
-    syrk = get_blas_funcs("syrk", dtype=rows.numpy().dtype)
-    total, products = torch.zeros_like(mean, dtype=torch.float64), None
+    kind = rows.numpy().dtype
+    syrk, total = get_blas_funcs("syrk", dtype=kind), torch.zeros_like(mean, dtype=torch.float64)
+    # BLAS counts columns first: its lower triangle is our upper one.
+    products = np.zeros((len(mean), len(mean)), kind, order="F")
     for part in rows.split(_ROWS_IN_CACHE):
         centred = part - mean
         total += centred.sum(0)
-        # BLAS counts columns first: its lower triangle is our upper one.
-        earlier = {} if products is None else {"beta": 1.0, "c": products, "overwrite_c": True}
-        products = syrk(1.0, centred.numpy().T, lower=True, **earlier)
+        products = syrk(1.0, centred.numpy().T, beta=1.0, c=products, lower=True, overwrite_c=True)
     return torch.from_numpy(products.T), total / len(rows)
