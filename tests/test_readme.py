@@ -50,6 +50,12 @@ def test_ci_calls_the_test_command_of_the_readme():
     assert "<!-- tests -->" in README and "<!-- tests -->" in (ROOT / ".ci" / "run").read_text()
 
 
+def test_the_test_command_measures_coverage_and_has_a_floor():
+    command = README.split("<!-- tests -->")[1].split("```")[1]
+    assert "pytest -q --cov" in command
+    assert re.search(r"^fail_under = 9\d$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+
 def test_every_named_key_is_a_key():
     from tta_cattan.config import cfg
 

@@ -78,20 +78,59 @@ def test_a_damaged_line_is_skipped_and_its_cell_computed_again(tmp_path, capsys,
     assert read_cells(tmp_path) == whole
 
 
-class Dies(Dataset):
-    """A data set whose worker is killed at its fifth sample, as by a system that is out of memory."""
+class Lives(Dataset):
+    """A data set that can be read."""
 
     def __len__(self) -> int:
         return 8
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(2), 0
+
+
+class Dies(Lives):
+    """A data set whose worker is killed at its fifth sample, as by a system that is out of memory."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         if index == 5:
             os._exit(137)
-        return torch.zeros(2), 0
+        return super().__getitem__(index)
 
 
 def test_a_worker_that_dies_is_one_line():
     stream = Stream(Dies(), 2, None, torch.device("cpu"), workers=1)
+    with pytest.raises(UserError, match=r"a worker process of the data loader has died.*TEST.NUM_WORKERS"):
+        list(stream)
+
+
+class Raises(Dataset):
+    """A data set with a sample that cannot be read."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("bad"), FileNotFoundError("gone"), EOFError("cut")], ids=repr)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_sample_raises_is_not_taken_for_a_death(error, workers):
+    stream = Stream(Raises(error), 2, None, torch.device("cpu"), workers=workers)
+    with pytest.raises(type(error), match=str(error)):
+        list(stream)
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "reset"), ConnectionRefusedError(), EOFError()], ids=repr)
+def test_a_worker_that_dies_while_it_hands_over_a_batch_is_one_line(error, monkeypatch):
+    def breaks(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("multiprocessing.resource_sharer._resource_sharer.get_connection", breaks)
+    stream = Stream(Lives(), 2, None, torch.device("cpu"), workers=1)
     with pytest.raises(UserError, match=r"a worker process of the data loader has died.*TEST.NUM_WORKERS"):
         list(stream)
 

@@ -144,13 +144,21 @@ def _told_batches(loader: DataLoader) -> Iterator[Any]:
             if isinstance(batch, UserError):
                 raise batch
             yield batch
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, OSError, EOFError) as error:
+        if not _is_death_of_a_worker(error, loader.num_workers):
             raise
         raise UserError(
             "a worker process of the data loader has died (killed, or out of memory): run the same command again with "
             "a lower TEST.NUM_WORKERS or TEST.BATCH_SIZE; what is finished is kept"
         ) from error
+
+
+def _is_death_of_a_worker(error: Exception, workers: int) -> bool:
+    """Tell a worker that died from what one raised ("Caught OSError in DataLoader worker process 0 ...")."""
+    if not workers or "Caught " in str(error):
+        return False
+    # Torch finds it dead; or it died while a batch's memory was handed over, and the connection broke.
+    return "DataLoader worker (pid" in str(error) or isinstance(error, (ConnectionError, EOFError, FileNotFoundError))
 
 
 class Unlabelled:
