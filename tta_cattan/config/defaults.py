@@ -99,7 +99,7 @@ _C = CfgNode(
         "CATTAN_PLUS": {
             "D": 0,  # dimension of the target subspace; 0 = 64, or all features where there are fewer [ours]
             "LAMBDA_LR": 0.025,  # weight of the confidence loss [ours; paper]
-            "LAMBDA_CB": 1.0,  # weight of the divergence of the running mean prediction [ours; Mummadi et al.]
+            "LAMBDA_CB": 3.0,  # weight of the divergence of the running mean prediction [ours]
             "LAMBDA_ALIGN": 1.0,  # weight of the alignment cost, a mean [ours; authors' code]
             "CONFIDENCE": "hlr",  # 'hlr' = hard likelihood ratio, 'slr' = soft, 'entropy' [ours; paper]
             "PHI_LR": 0.3,  # learning rate of Phi, as a multiple of OPTIM.LR [ours]

@@ -44,7 +44,7 @@ class CATTAnPlus(CATTAn):
         *,
         d: int = 0,
         lambda_lr: float = 0.025,
-        lambda_cb: float = 1.0,
+        lambda_cb: float = 3.0,
         lambda_align: float = 1.0,
         confidence: str = "hlr",
         kappa: float = 0.9,
