@@ -13,6 +13,7 @@ from tta_cattan.paper.compared import present_table
 from tta_cattan.paper.dimensions import present_dimension
 from tta_cattan.paper.gather import Gathered
 from tta_cattan.paper.grid import Difference, Spread
+from tta_cattan.paper.options import present_options
 from tta_cattan.paper.recovered import present_recovery
 from tta_cattan.paper.setting import data_differences, setting_differences
 from tta_cattan.paper.study import Study
@@ -118,6 +119,20 @@ def test_a_sweep_over_words_is_bars_beside_published_averages():
     assert rows["-"][4] is None
     (axes,) = shown.figures[""].axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["plain", "robust"]
+
+
+def test_options_stand_together_with_their_gain():
+    rows = [row("tent_plus"), row("cattan"), row("cattan", ("CATTAN.D", 16)), row("tent_plus", ("OPTIM.LR", 0.1))]
+    accuracy = dict(zip((one.label for one in rows), (0.5, 0.6, 0.55, 0.52), strict=True))
+    values = {
+        (label, "fog", seed): {"accuracy": value, "ece": 0.1} for label, value in accuracy.items() for seed in (0, 1)
+    }
+    (grid,) = present_options(study("options", vary=("CATTAN.D=16",)), gathered(rows, values), False).grids
+    assert [r[:2] for r in grid.rows] == [
+        ("TENT+", "as it is"), ("TENT+", "OPTIM.LR=0.1"), ("CATTAn", "as it is"), ("CATTAn", "CATTAN.D=16"),
+    ]  # fmt: skip
+    assert [r[4] for r in grid.rows] == [None, pytest.approx(2.0), None, pytest.approx(-5.0)]
+    assert grid.rows[3][2] == Spread(pytest.approx(55.0), pytest.approx(0.0))
 
 
 def test_two_keys_are_refused():

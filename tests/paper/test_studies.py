@@ -7,12 +7,12 @@ import pytest
 from tta_cattan.config import find_config, load_cfg
 from tta_cattan.errors import UserError
 from tta_cattan.methods import ADAPTATION_REGISTRY
-from tta_cattan.paper.gather import domain_benchmark
+from tta_cattan.paper.gather import domain_benchmark, varied
 from tta_cattan.paper.run import own_overrides
 from tta_cattan.paper.study import load_study, read_study, study_names
 from tta_cattan.published import published
 from tta_cattan.runs.plan import plan_rows
-from tta_cattan.runs.sweep import parse_sweeps
+from tta_cattan.runs.sweep import Sweep, parse_sweeps
 
 
 @pytest.mark.parametrize("name", study_names())
@@ -25,6 +25,8 @@ def test_it_names_what_exists(name):
         find_config(study.cfg), overrides, study.methods, parse_sweeps([study.sweep] if study.sweep else [])
     )
     assert len(rows) >= len(study.methods)
+    for sweep in parse_sweeps(study.vary):
+        assert varied(find_config(study.cfg), overrides, study.methods, sweep), "each key has a setting of its own"
     assert (cfg.TEST.PROTOCOL == "recovery") == (study.kind == "recovery")
     for table in study.published.values():
         assert published(table)
@@ -49,6 +51,7 @@ def test_it_names_what_exists(name):
         ("title: t\nkind: table\ncfg: c\nmethods: [tent]\npublished: imagenet", "published = 'imagenet'"),
         ("title: t\nkind: sweep\ncfg: c\nmethods: [tent]", "do not belong together"),
         ("title: t\nkind: table\ncfg: c\nmethods: [tent]\nsweep: A=1", "do not belong together"),
+        ("title: t\nkind: options\ncfg: c\nmethods: [tent]", "do not belong together"),
     ],
 )
 def test_a_bad_study_is_told(tmp_path, text, said):
@@ -62,3 +65,11 @@ def test_a_bad_study_is_told(tmp_path, text, said):
 def test_an_unknown_study_is_told_with_the_nearest():
     with pytest.raises(UserError, match="Did you mean 'figure-robust'"):
         load_study("figure-robost")
+
+
+def test_a_key_is_varied_for_the_methods_that_read_it_and_away_from_their_own_setting():
+    path = find_config("digits_c/cattan.yaml")
+    own = [row.label for row in varied(path, [], ["tent", "cattan"], Sweep.parse("CATTAN.CENTERING=none,pca"))]
+    assert own == ["cattan [CATTAN.CENTERING=none]"]
+    shared = [row.label for row in varied(path, [], ["tent", "cattan"], Sweep.parse("OPTIM.LR=1e-3,3e-3"))]
+    assert shared == ["tent [OPTIM.LR=0.003]", "cattan [OPTIM.LR=0.003]"]

@@ -13,6 +13,7 @@ from tta_cattan.errors import UserError
 from tta_cattan.paper.compared import present_table
 from tta_cattan.paper.dimensions import present_dimension
 from tta_cattan.paper.gather import Gathered, domain_benchmark, gather
+from tta_cattan.paper.options import present_options
 from tta_cattan.paper.presentation import Presentation, to_text, write
 from tta_cattan.paper.recovered import present_recovery
 from tta_cattan.paper.setting import data_differences, setting_differences
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _PRESENT: Mapping[str, Callable[[Study, Gathered, bool], Presentation]] = {
     "table": present_table,
     "sweep": present_sweep,
+    "options": present_options,
     "dimension": present_dimension,
     "recovery": present_recovery,
 }
@@ -55,7 +57,8 @@ def run_study(study: Study, request: Request) -> tuple[str, list[Path]]:
     ours = load_cfg(path, overrides)
     sweeps = _sweeps(study, request, overrides)
     methods, left_out = _methods(study, request, ours)
-    gathered = gather(path, overrides, methods, sweeps, study.pairs)
+    vary = parse_sweeps(study.vary, overrides)
+    gathered = gather(path, overrides, methods, sweeps, vary, study.pairs)
     ignored = [sweep.key for sweep in sweeps] + ["DATA.SOURCE_DIR"]  # a place
     data = data_differences(paper, ours, ignored)
     notes = _notes(gathered, data, setting_differences(paper, ours, ignored), left_out)

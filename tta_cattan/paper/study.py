@@ -12,7 +12,7 @@ from tta_cattan.config.load import read_yaml
 from tta_cattan.errors import UserError, chosen, nearest
 from tta_cattan.published import published_benchmarks
 
-KINDS = ("table", "sweep", "dimension", "recovery")
+KINDS = ("table", "sweep", "options", "dimension", "recovery")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Study:
     published: Mapping[str, str] = field(default_factory=dict)  # setting of the sweep ('': no sweep) -> published table
     pairs: bool = False  # every source>target pair of the benchmark is a column
     sweep: str = ""  # KEY=a,b,c
+    vary: tuple[str, ...] = ()  # KEY=a,b,c, each key alone
     overrides: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)  # overrides on the paper's own benchmark alone
     says: str = ""  # what the paper says where it prints no figures
@@ -57,15 +58,17 @@ def read_study(path: Path) -> Study:
     for key in ("title", "kind", "cfg", "methods"):
         if key not in content:
             raise UserError(f"{path}: the key {key!r} is missing")
-    content["methods"] = tuple(content["methods"])
+    for key in ("methods", "vary"):
+        content[key] = tuple(content.get(key, ()))
     tables = content.get("published", {})
     content["published"] = {"": tables} if isinstance(tables, str) else {str(k): v for k, v in tables.items()}
     study = Study(name=path.stem, **content)
     chosen(f"{path}: kind", study.kind, KINDS)
     for table in study.published.values():
         chosen(f"{path}: published", table, published_benchmarks())
-    if (study.kind == "sweep") != bool(study.sweep):
-        raise UserError(f"{path}: kind {study.kind!r} and sweep {study.sweep!r} do not belong together")
+    for kind, key in (("sweep", "sweep"), ("options", "vary")):
+        if (study.kind == kind) != bool(value := getattr(study, key)):
+            raise UserError(f"{path}: kind {study.kind!r} and {key} {value!r} do not belong together")
     return study
 
 
