@@ -1,12 +1,14 @@
-"""All benchmarks, or those named, one after the other: ``python -m benchmarks [NAME ...]``."""
+"""All benchmarks, or those named, one after the other: ``python -m benchmarks [NAME ...] [--keep FILE]``."""
 
 from __future__ import annotations
 
-import importlib
+import argparse
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
-from benchmarks.table import machine_line
+from benchmarks.results import alone, finished, keep
 from benchmarks.timing import HEAD
 
 NAMES = (
@@ -26,15 +28,41 @@ NAMES = (
 )
 
 
-def main(names: list[str]) -> None:
-    """Print one table of all lines, each script under a fresh note of the machine's load on stderr."""
-    print(f"{machine_line()}\n\n{HEAD}", flush=True)
-    for name in names or NAMES:
+def main(arguments: Sequence[str]) -> int:
+    """Run what is not in the file yet, each in a process of its own, and print one table of everything in it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)} (default: all)")
+    parser.add_argument("--tiny", action="store_true", help="sizes that only show that it runs")
+    parser.add_argument(
+        "--keep", type=Path, default=Path("output/benchmarks.jsonl"), help="file of the finished ones (%(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    names = options.names or NAMES
+    if unknown := set(names) - set(NAMES):
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    kept, failed = finished(options.keep), 0
+    for name in names:
+        if name in kept:
+            print(f"{name}: is in {options.keep}; remove its line to run it again", file=sys.stderr)
+            continue
+        print(f"{name}: runs", file=sys.stderr, flush=True)
         started = time.perf_counter()
-        for line in importlib.import_module(f"benchmarks.{name}").measure():
-            print(line.row(), flush=True)
-        print(f"{name}: {time.perf_counter() - started:.0f} s; {machine_line()}", file=sys.stderr, flush=True)
+        try:
+            kept[name] = alone(name, options.tiny)
+        except RuntimeError as error:  # the others have something to say all the same
+            print(f"{name}: failed, {error}", file=sys.stderr, flush=True)
+            failed += 1
+            continue
+        print("\n".join(kept[name]["rows"]), file=sys.stderr)
+        print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+        keep(options.keep, name, kept[name])
+    for machine in dict.fromkeys(result["machine"] for result in kept.values()):
+        print(machine)
+    print(f"\n{HEAD}")
+    for name in (name for name in NAMES if name in kept):
+        print("\n".join(kept[name]["rows"]))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

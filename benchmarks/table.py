@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 
 from benchmarks.timing import CPU_CLOCK, HEAD, Line
 from tta_cattan.runs.identity import git_revision, machine, versions
@@ -17,10 +19,16 @@ def print_lines(lines: Iterable[Line]) -> None:
         print(line.row(), flush=True)
 
 
+def _ray() -> dict[str, str]:
+    with suppress(PackageNotFoundError):
+        return {"ray": version("ray")}
+    return {}
+
+
 def machine_line() -> str:
     """Return when, on what and with what the figures were made, the load of the last minute included."""
     here, names = machine(), ("python", "torch", "torchvision", "numpy", "scikit-learn", "robustbench", "ray")
-    found = versions()
+    found = {**versions(), **_ray()}
     with_versions = ", ".join(f"{name} {found[name]}" for name in names if name in found)
     load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
     clock = "CPU time" if CPU_CLOCK else "wall time"

@@ -142,8 +142,9 @@ def _family_pss() -> int:
     return total
 
 
+# A sample takes some 30 ms of a processor: more often it would be in the time as well.
 @contextmanager
-def _sampling(sample: Callable[[], None], every: float = 0.1) -> Iterator[None]:
+def _sampling(sample: Callable[[], None], every: float = 0.5) -> Iterator[None]:
     done = threading.Event()
 
     def loop() -> None:

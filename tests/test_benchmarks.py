@@ -9,21 +9,36 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import NAMES
+from benchmarks.__main__ import NAMES, main
 from benchmarks.growth import exponent
 from benchmarks.timing import Line, Rounds
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-HELPERS = {"__init__", "__main__", "subjects", "table", "timing"}
+HELPERS = {"__init__", "__main__", "results", "subjects", "table", "timing"}
 EXTRAS = {"evaluation": "robustbench", "scale_out": "ray"}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "scale_out"])
+@pytest.mark.parametrize("name", NAMES)
 def test_it_runs(name):
     if name in EXTRAS and find_spec(EXTRAS[name]) is None:
         pytest.skip(f"{EXTRAS[name]}, an extra, is not installed")
     lines = importlib.import_module(f"benchmarks.{name}").measure(tiny=True)
     assert lines and all(math.isfinite(line.ratio) and line.row().count(" | ") == 6 for line in lines)
+
+
+def test_what_is_finished_is_kept_and_not_run_again(tmp_path, capfd):
+    path = tmp_path / "new" / "kept.jsonl"
+    assert main(["likelihood_ratio", "--tiny", "--keep", str(path)]) == 0
+    first = capfd.readouterr()
+    assert "likelihood_ratio: runs" in first.err and first.out.count("likelihood ratio and gradient") == 3
+    with path.open("a") as file:
+        file.write('{"name": "growth", "ro')  # killed while it wrote
+    assert main(["likelihood_ratio", "--tiny", "--keep", str(path)]) == 0
+    again = capfd.readouterr()
+    assert "runs" not in again.err and again.out == first.out
+    with pytest.raises(SystemExit):
+        main(["speed", "--keep", str(path)])
+    assert "no benchmark is called speed" in capfd.readouterr().err
 
 
 def test_all_are_listed():
