@@ -53,6 +53,22 @@ def test_of_two_configurations_the_runs_own_counts_or_else_the_last(tmp_path):
     assert [v.fingerprint for v in found.variants] == ["aaaa"] and found.left_out == ["tent (bbbb)"]
 
 
+def test_domains_of_files_are_one_variant_and_cells_of_replaced_files_are_left_out(tmp_path):
+    write_run(tmp_path, {("tent", "fog", 0): RIGHT, ("norm", "fog", 0): ~RIGHT}, "abc-111")
+    write_run(tmp_path, {("tent", "snow", 0): RIGHT}, "abc-222")
+    (found,) = find_runs([tmp_path])
+    assert [(v.method, v.fingerprint, len(v.predictions)) for v in found.variants] == [
+        ("tent", "abc", 2),
+        ("norm", "abc", 1),
+    ]
+    assert not found.left_out
+    write_run(tmp_path, {("tent", "fog", 0): ~RIGHT}, "abc-333")
+    (found,) = find_runs([tmp_path])
+    (tent,) = found.variants
+    assert {record.cell.domain: record.metrics["accuracy"] for record in tent.records} == {"snow": 0.75, "fog": 0.25}
+    assert found.left_out == ["tent on earlier files of fog5", "norm on earlier files of fog5"]
+
+
 @pytest.mark.parametrize("text", ["{", "[1]", "\x00", "[" * 100_000])
 def test_a_damaged_description_is_a_gap(tmp_path, caplog, text):
     write_run(tmp_path, {("tent", "fog", 0): RIGHT})

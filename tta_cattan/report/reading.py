@@ -34,7 +34,7 @@ class Variant:
     """One method under one configuration: its results in one run."""
 
     method: str  # as the results name it, the settings of a sweep included
-    fingerprint: str
+    fingerprint: str  # of the configuration: the part that all domains share
     folder: Path
     records: Sequence[Record]
     config: Mapping[str, Any] = field(default_factory=dict)  # by dotted key; empty where it is not known
@@ -58,7 +58,7 @@ class Run:
     folder: Path
     description: Mapping[str, Any]
     variants: Sequence[Variant]
-    left_out: Sequence[str]  # variants that a later configuration of the same method has replaced
+    left_out: Sequence[str]  # what a later configuration of the same method, or later files, have replaced
 
     def fact(self, *path: str) -> Any:
         """Return a fact of ``run.json``, or None."""
@@ -87,11 +87,19 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
 
 
 def _read_run(folder: Path) -> Run:
-    """Return a run; of several configurations of one method, the one that ran last."""
+    """Return a run; of several configurations of one method, the one that ran last.
+
+    Note: where a domain's files were replaced, its results on the earlier ones are left out: methods are compared on
+    the same images.
+    """
     description = _read_mapping(folder / RUN_FILE)
+    records = list(ResultsStore(folder).records())
+    files = {record.cell.target: record.files for record in records}
+    earlier = [record for record in records if record.files != files[record.cell.target]]
     by_variant: dict[tuple[str, str], list[Record]] = {}
-    for record in ResultsStore(folder).records():
-        by_variant.setdefault((record.cell.method, record.fingerprint), []).append(record)
+    for record in records:
+        if record.files == files[record.cell.target]:
+            by_variant.setdefault((record.cell.method, record.configuration), []).append(record)
     extra = description.get("extra")
     current = extra.get("fingerprints") if isinstance(extra, dict) else None
     latest = dict(by_variant.keys())
@@ -105,6 +113,7 @@ def _read_run(folder: Path) -> Run:
         for method in latest
     ]
     left_out = [f"{method} ({stamp})" for method, stamp in by_variant if latest[method] != stamp]
+    left_out += [f"{record.cell.method} on earlier files of {record.cell.label}" for record in earlier]
     return Run(folder, description, variants, left_out)
 
 

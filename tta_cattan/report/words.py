@@ -63,7 +63,7 @@ def about(run: Run) -> dict[str, Any]:
         "processor": run.fact("machine", "processor"),
         "code": run.fact("git_revision"),
         "versions": ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, dict) else None,
-        "earlier configurations, left out": ", ".join(run.left_out),
+        "earlier results, left out": ", ".join(run.left_out),
     }
     return {
         "folder": str(run.folder),

@@ -82,6 +82,16 @@ class Record:
         """Return what no two records of a store share."""
         return self.cell, self.fingerprint
 
+    @property
+    def configuration(self) -> str:
+        """Return the part of the fingerprint that all domains of a row share."""
+        return self.fingerprint.partition("-")[0]
+
+    @property
+    def files(self) -> str:
+        """Return the part of the fingerprint that is of the domain's files; '' where it has none."""
+        return self.fingerprint.partition("-")[2]
+
     def to_line(self) -> str:
         """Return the record as one line of JSON, without its newline."""
         return canonical_json(
