@@ -20,7 +20,7 @@ from tta_cattan.runs.identity import versions
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray, an extra, is not installed")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found by /proc")
-LONG = {"SEEDS": "0,1", "TEST.EPOCHS": 10, "TEST.BATCH_SIZE": 16}  # cells long enough to be killed in their middle
+LONG = {"TEST.EPOCHS": 10, "TEST.BATCH_SIZE": 16}  # cells long enough to be killed in their middle
 PATIENCE = 900  # seconds until a run is taken to hang: under load Ray alone needs a minute
 
 
@@ -100,9 +100,8 @@ def test_with_the_driver_and_a_worker_killed_the_figures_are_those_of_one_proces
     assert driver.is_alive() and below, output.read_text()
     driver.kill()
     driver.join()
-    until(lambda: not any(Path("/proc", str(pid)).exists() for pid in below), "Ray outlived its driver")
     half = read_cells(tmp_path / "spread")
-    assert 1 <= len(half) < 8
+    assert 1 <= len(half) < 4
 
     driver = begin(main_in_process, spread, str(output))
     worker, cell = until(lambda: next(iter(cells_at_work(driver.pid).items()), None), "no worker began a cell")
@@ -112,8 +111,10 @@ def test_with_the_driver_and_a_worker_killed_the_figures_are_those_of_one_proces
         process.join(PATIENCE)
     assert (driver.exitcode, whole.exitcode) == (0, 0), output.read_text()
     together, separate = read_cells(tmp_path / "spread"), read_cells(tmp_path / "alone")
-    assert together == separate and len(separate) == 8
+    assert together == separate and len(separate) == 4
     assert half.items() <= together.items()
+    # Last, because Ray takes its time to see that its driver is gone.
+    until(lambda: not any(Path("/proc", str(pid)).exists() for pid in below), "Ray outlived its driver")
 
 
 @needs_ray
