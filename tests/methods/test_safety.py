@@ -97,7 +97,7 @@ def test_parameters_that_leave_the_range_start_anew(name, caplog):
 
 @pytest.mark.parametrize("reaction", ["report", "reset"])
 def test_a_collapse_is_found_and_answered_by_the_key(reaction, caplog):
-    method = build("tent", lr=0.3, safety=Safety(on_collapse=reaction, window=64))
+    method = build("tent", lr=3.0, safety=Safety(on_collapse=reaction, window=64))
     start = snapshot(method.model)
     with caplog.at_level(logging.WARNING, "tta_cattan"):
         for _, x in target_batches(2000, 32):

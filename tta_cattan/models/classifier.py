@@ -14,6 +14,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from tta_cattan.errors import UserError, nearest
 
 _SET_KEY = "name the linear layer with MODEL.CLASSIFIER"
+_OTHER_METHODS = "choose a method that needs none (MODEL.ADAPTATION tent, tent_plus, norm, ip)"
 
 
 def find_classifier(model: nn.Module, name: str = "", num_classes: int | None = None) -> str:
@@ -58,8 +59,8 @@ def _declared_classifier(model: nn.Module, linears: dict[str, nn.Linear]) -> str
         head = getter()
         if isinstance(head, (tuple, list)):
             raise UserError(
-                f"{type(module).__name__} has {len(head)} classifiers (a distilled model): {_SET_KEY}, "
-                "or use the variant without distillation"
+                f"{type(module).__name__} has {len(head)} classifiers (a distilled model): {_SET_KEY}, use the variant "
+                f"without distillation, or {_OTHER_METHODS}"
             )
         return next((n for n, m in linears.items() if m is head), None)
     return None
@@ -122,7 +123,9 @@ def only_head_call(calls: list[HeadCall], output: Tensor, name: str) -> HeadCall
     elif not _same(calls[0].logits, output):
         problem = "is not the last step: the model's output differs from it"
     if problem:
-        raise UserError(f"the linear layer {name!r} {problem}, so it is not the model's classifier: {_SET_KEY}")
+        raise UserError(
+            f"the linear layer {name!r} {problem}, so it is not the model's classifier: {_SET_KEY}, or {_OTHER_METHODS}"
+        )
     return calls[0]
 
 

@@ -46,7 +46,7 @@ class TransformNet(nn.Module):
         """Return x (B x k x N x 1) with every point multiplied by its cloud's matrix."""
         pooled = self.convs(x).flatten(2).max(2).values
         matrix = self.matrix(self.hidden(pooled)).view(-1, self.k, self.k)
-        matrix = matrix + torch.eye(self.k, device=x.device, dtype=matrix.dtype)
+        matrix = matrix + torch.eye(self.k, device=x.device).to(matrix.dtype)  # torch 2.1 has no eye in bfloat16
         return (matrix.mT @ x.squeeze(-1)).unsqueeze(-1)
 
 
