@@ -1,6 +1,7 @@
 """Build wheel and sdist, check them, install each into a new environment, and run from outside the repository.
 
     python reliability/packaging.py [--python PYTHON] [--versions newest|lowest] [--of wheel,sdist] [--tests PATH ...]
+        [--environment DIR]
 
 ``lowest`` installs the lowest version of every requirement that setup.py names. With ``--tests`` those tests of the
 repository run with the same versions. Exit code 1 at the first step that fails, with its output.
@@ -43,9 +44,11 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def environment(python: str, folder: Path) -> Path:
-    """Return the python of a new virtual environment."""
-    run(python, "-m", "venv", folder, cwd=folder.parent)
-    return folder / "bin" / "python"
+    """Return the python of a virtual environment, a new one where there is none."""
+    inner = folder / "bin" / "python"
+    if not inner.exists():
+        run(python, "-m", "venv", folder, cwd=folder.parent)
+    return inner
 
 
 def requirements() -> dict[str, str]:
@@ -80,7 +83,7 @@ def use(python: Path, away: Path) -> dict[str, str]:
     """Run what is installed from a folder outside the repository; return the versions that it ran with."""
     away.mkdir()
     facts = json.loads(run(python, "-c", FACTS, cwd=away))
-    assert facts["place"].startswith(str(away.parent)), facts["place"]
+    assert facts["place"].startswith(str(python.parents[1])), facts["place"]
     assert facts["configs"] == len(list((ROOT / "cfgs").rglob("*.yaml"))), "configs are missing from the package"
     command = python.with_name("tta-cattan")
     run(command, "--list", cwd=away)
@@ -98,11 +101,14 @@ def main() -> int:
     parser.add_argument("--versions", choices=("newest", "lowest"), default="newest")
     parser.add_argument("--of", default="wheel,sdist", help="the archives to install (wheel,sdist)")
     parser.add_argument("--tests", nargs="*", default=[], help="tests to run with the first archive's versions")
+    parser.add_argument("--environment", type=Path, help="install here and keep it (default: a new one, thrown away)")
     args = parser.parse_args()
+    if args.environment:
+        args.environment = args.environment.resolve()
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         archives = build(args.python, scratch)
-        python = environment(args.python, scratch / "environment")
+        python = environment(args.python, args.environment or scratch / "environment")
         number = run(python, "-c", "import platform; print(platform.python_version())", cwd=scratch).strip()
         print(f"Python {number}, {args.versions} versions; twine check passed", flush=True)
         for kind in args.of.split(","):
