@@ -25,12 +25,12 @@ from torch import nn
 
 from tta_cattan import CATTAn, UserError
 from tta_cattan.methods import AdaptationMethod, Tent
+from tta_cattan.models.normalization import affine_parameters
 
 CLASSES = 10
 LARGEST = 150_000_000  # parameters; beyond it a family has no member that is small enough for here
 SIZES = (64, 96, 128, 224, 256)
 LIBRARIES = ("torchvision", "timm")
-NO_MEMORY = "needs more memory than it was given"
 # Marks of small variants, the smallest first.
 _SMALL = ("test_", "atto", "femto", "pico", "zepto", "nano", "xx_small", "xxs", "xxt", "micro", "mini", "050", "035",
           "n0", "t0", "tiny", "_xs", "s0", "b0", "_s", "small", "10t", "14t", "18", "_a0", "19",
@@ -57,14 +57,17 @@ def _timm_builder(names: list[str]) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         import timm
 
-        sizes = {}
+        sizes, without = {}, set()
         for name in names:
             try:
                 with torch.device("meta"):
-                    sizes[name] = _parameters(timm.create_model(name, pretrained=False))
+                    model = timm.create_model(name, pretrained=False)
             except (RuntimeError, NotImplementedError):
                 continue  # some read numbers while they are built, which meta tensors do not have
-        smallest = min(sizes, key=lambda name: (sizes[name], name), default=names[0])
+            sizes[name] = _parameters(model)
+            if not affine_parameters(model)[0]:
+                without.add(name)  # only where the whole family has no normalisation layers
+        smallest = min(sizes, key=lambda name: (name in without, sizes[name], name), default=names[0])
         if sizes.get(smallest, 0) > LARGEST:
             raise UserError(f"not tried: its smallest member, {smallest}, has {sizes[smallest]:,} parameters")
         return timm.create_model(smallest, pretrained=False, num_classes=CLASSES)
@@ -109,8 +112,14 @@ def find_input(model: nn.Module) -> torch.Tensor:
                 model.eval()(images)
             return images
         except (RuntimeError, AssertionError, ValueError, IndexError) as error:
+            if _is_memory(error):
+                raise
             problem = str(error)
     raise UserError(f"takes no square image that was tried ({problem.splitlines()[0] if problem else ''})")
+
+
+def _is_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
 def check(method: AdaptationMethod, images: torch.Tensor) -> str:
@@ -160,12 +169,11 @@ def outcome(build: Callable[[], nn.Module]) -> Outcome:
                 return Outcome(f"BROKEN: {problem}", **tried)
     except UserError as error:
         return Outcome(str(error), **tried)
-    except MemoryError:
-        return Outcome(f"not tried: {NO_MEMORY}", **tried)
     except Exception as error:
+        if _is_memory(error):
+            return Outcome("not tried: needs more memory than it was given", **tried)
         line = (str(error) or "-").splitlines()[0][:160]
-        no_memory = "can't allocate memory" in str(error)
-        return Outcome(f"not tried: {NO_MEMORY}" if no_memory else f"BROKEN: {type(error).__name__}: {line}", **tried)
+        return Outcome(f"BROKEN: {type(error).__name__}: {line}", **tried)
     return Outcome("", **tried)
 
 
