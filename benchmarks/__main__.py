@@ -33,17 +33,16 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--tiny", action="store_true", help="sizes that only show that it runs")
-    parser.add_argument(
-        "--keep", type=Path, default=Path("output/benchmarks.jsonl"), help="file of the finished ones (%(default)s)"
-    )
+    parser.add_argument("--keep", type=Path, help="file of the finished ones (output/benchmarks.jsonl)")
     options = parser.parse_args(arguments)
+    path = options.keep or Path("output", "benchmarks-tiny.jsonl" if options.tiny else "benchmarks.jsonl")
     names = options.names or NAMES
     if unknown := set(names) - set(NAMES):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    kept, failed = finished(options.keep), 0
+    kept, failed = finished(path), 0
     for name in names:
         if name in kept:
-            print(f"{name}: is in {options.keep}; remove its line to run it again", file=sys.stderr)
+            print(f"{name}: is in {path}; remove its line to run it again", file=sys.stderr)
             continue
         print(f"{name}: runs", file=sys.stderr, flush=True)
         started = time.perf_counter()
@@ -55,12 +54,13 @@ def main(arguments: Sequence[str]) -> int:
             continue
         print("\n".join(kept[name]["rows"]), file=sys.stderr)
         print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
-        keep(options.keep, name, kept[name])
-    for machine in dict.fromkeys(result["machine"] for result in kept.values()):
-        print(machine)
-    print(f"\n{HEAD}")
+        keep(path, name, kept[name])
+    print(HEAD)
     for name in (name for name in NAMES if name in kept):
         print("\n".join(kept[name]["rows"]))
+    print()
+    for name in (name for name in NAMES if name in kept):
+        print(f"{name}: {kept[name]['machine']}")
     return 1 if failed else 0
 
 

@@ -28,7 +28,7 @@ def measure(tiny: bool = False, batch: int = 64) -> list[Line]:
     def track() -> None:
         head.move_target(tracker.update(features), source.basis)
 
-    rounds = interleaved({"TENT step": lambda: tent(x), "tracker": track}, rounds=1 if tiny else 2)
+    rounds = interleaved({"TENT step": lambda: tent(x), "tracker": track}, rounds=1 if tiny else 3)
     what = f"online tracker per batch of {batch}, D = {dim}, d = {d}"
     return [rounds.line(f"{what} ({name}, {size} px)", "tracker", "TENT step", GOAL)]
 
