@@ -113,3 +113,15 @@ def test_a_dry_run_needs_source_data_or_a_subspace(monkeypatch, tmp_path):
         runner.dry_run(chosen)
     runner.dry_run(rows("cattan", CKPT_DIR=tmp_path, **{"CATTAN.SOURCE_BASIS": "classifier"}))
     runner.dry_run(rows("tent", CKPT_DIR=tmp_path))
+
+
+def test_a_sweep_of_many_keys_has_a_folder_name_that_a_file_system_takes(tmp_path, settings):
+    def folder(keys):
+        changes = tuple((key, 1) for key in keys)
+        job = Job(rows("source", save=tmp_path)[0].cfg, changes)
+        return description.run_folder([job], {job.label: next(iter(settings.values()))}).name
+
+    few, many = folder(["A.KEY", "B.KEY"]), folder([f"NODE.KEY_{i}" for i in range(40)])
+    assert few.endswith("-by-A.KEY-B.KEY")
+    assert "-by-40-keys-" in many and len(many) < 255
+    assert many != folder([f"NODE.OTHER_{i}" for i in range(40)])

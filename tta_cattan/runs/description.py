@@ -6,17 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tta_cattan.config import dump_yaml, to_dict
-from tta_cattan.files import write_text
+from tta_cattan.files import sha256_text, write_text
 from tta_cattan.runs.identity import describe_run, write_run_file
 from tta_cattan.runs.plan import Job, seeds
 from tta_cattan.runs.setting import Setting, subspace_hash
 from tta_cattan.runs.store import Record
 
+_LONGEST_SWEEP = 120  # characters of a folder's name; file systems allow 255 for the whole
+
 
 def run_folder(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Path:
     """Return the folder of a run: one per data set, source model and protocol; a sweep has one of its own.
 
-    Note: what a sweep changes is left out of the name, which ends in the keys that it changes.
+    Note: what a sweep changes is left out of the name, which ends in the keys that it changes, or in their number and
+    a hash of them where a file system would find them too long.
     """
     names = {
         (job.cfg.CORRUPTION.DATASET, job.cfg.MODEL.ARCH, settings[job.label].loaded.sha256[:8], job.cfg.TEST.PROTOCOL)
@@ -24,6 +27,8 @@ def run_folder(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Path:
     }
     parts = [values[0] for values in map(list, map(dict.fromkeys, zip(*names, strict=True))) if len(values) == 1]
     swept = sorted({key for job in jobs for key, _ in job.changes})
+    if len("-".join(swept)) > _LONGEST_SWEEP:
+        swept = [f"{len(swept)}-keys", sha256_text(" ".join(swept))[:8]]
     name = "-".join([*parts, *(["by", *swept] if swept else [])])
     return Path(jobs[0].cfg.SAVE_DIR) / name.replace("/", "_")
 
