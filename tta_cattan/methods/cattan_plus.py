@@ -35,7 +35,7 @@ class CATTAnPlus(CATTAn):
 
     config_node = "CATTAN_PLUS"
     needs_source_subspace = False
-    default_lr = 3e-3
+    default_lr = 1e-3
     residual = True
 
     def __init__(
