@@ -80,6 +80,7 @@ CALLS: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: CATTAn(TwoHeads())(torch.rand(6, 8)), ["'other' is not the last step", "MODEL.CLASSIFIER"],
     ),
     # the source subspace and d
+    "features for a subspace": (cattan(source_subspace=FEATURES), ["is Tensor", "fit_subspace(features)"]),
     "a path for a subspace": (cattan(source_subspace="w.safetensors"), ["str 'w.safetensors'", "Subspace.load"]),
     "a subspace of other features": (
         cattan(source_subspace=fit_subspace(FEATURES[:, :7])), ["of 7 features", "takes 8", "fit-source"],
@@ -124,6 +125,7 @@ CALLS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     # subspaces
     "one feature vector": (lambda: fit_subspace(FEATURES[0]), ["shape (8,)", "(n, D)"]),
+    "features in nested lists": (lambda: fit_subspace(FEATURES.tolist()), ["features are list", "tensor (n, D)"]),
     "no features": (lambda: fit_subspace([]), ["no features", "empty"]),
     "one sample": (lambda: fit_subspace(FEATURES[:1]), ["1 sample(s)", "at least 2"]),
     "features with NaN": (lambda: fit_subspace(FEATURES / 0 * 0), ["sample 0", "NaN or Inf"]),

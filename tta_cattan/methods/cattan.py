@@ -74,7 +74,7 @@ class CATTAn(AdaptationMethod):
         require_affine(model, "CATTAn")  # before the model is changed
         self.classifier = find_classifier(model, classifier, num_classes)
         head = AlignedHead(model.get_submodule(self.classifier), self.residual)
-        source = source_subspace or classifier_subspace(head.weight)
+        source = classifier_subspace(head.weight) if source_subspace is None else source_subspace
         self.source = check_source(source, head.in_features, d, centering).to(head.weight.device)
         self.d, self.delta, self.epsilon = d, delta, epsilon
         self.centering = chosen("centering", centering, CENTERINGS)

@@ -30,6 +30,10 @@ def fit_subspace(
     moments: FeatureMoments | None = None
     for batch in [features] if isinstance(features, Tensor) else features:
         if moments is None:
+            if not isinstance(batch, Tensor):
+                raise UserError(
+                    f"features are {type(batch).__name__}: give a tensor (n, D), or batches that are tensors"
+                )
             if batch.ndim != 2:
                 raise UserError(f"features have shape {tuple(batch.shape)}: expected rows, (n, D)")
             moments = FeatureMoments(batch.shape[1], batch.device)
