@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -107,15 +109,17 @@ class CATTAnPlus(CATTAn):
 
     def logits_and_features(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
         """Return the logits, those of the mean prediction with ``mirror``, and what entered the classifier."""
-        if not self._mirrors(x):
-            return super().logits_and_features(x, adapting)
-        logits, features = super().logits_and_features(with_mirror_images(x), adapting)
-        return mean_prediction(logits), features
+        with self._statistics_for(x):
+            if not self.mirror:
+                return super().logits_and_features(x, adapting)
+            logits, features = super().logits_and_features(with_mirror_images(x), adapting)
+            return mean_prediction(logits), features
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
         """Return the logits of a batch, those of the mean prediction with ``mirror``, and update nothing."""
-        return mean_prediction(super().predict(with_mirror_images(x))) if self._mirrors(x) else super().predict(x)
+        with self._statistics_for(x):
+            return mean_prediction(super().predict(with_mirror_images(x))) if self.mirror else super().predict(x)
 
     def predict_bypassed(self, x: Tensor) -> Tensor:
         """Return the logits of a batch without alignment and transformation; the adapted normalisation stays."""
@@ -134,6 +138,12 @@ class CATTAnPlus(CATTAn):
             )
         return super().fold()
 
-    def _mirrors(self, x: Tensor) -> bool:
-        """Tell whether a batch is mirrored: two views of one image are no basis for statistics."""
-        return self.mirror and (len(x) > 1 or self.statistics == "source" or not self.statistics_layers)
+    @contextmanager
+    def _statistics_for(self, x: Tensor) -> Iterator[None]:
+        """Normalise a single image by the source's statistics: one image, mirrored or not, is no basis for its own."""
+        kept = self.statistics
+        self.statistics = "source" if len(x) == 1 else kept
+        try:
+            yield
+        finally:
+            self.statistics = kept
