@@ -103,6 +103,7 @@ def test_damage_costs_no_record_but_those_of_its_lines(written, places):
         if len(before) == len(after):
             untouched = [record for record, one, two in zip(written, before, after, strict=False) if one == two]
             assert all(record in found for record in untouched)
+        assert all(record in written for record in found), "no number changes unnoticed"
         more = written[0]
         store.append(more)
         assert more in ResultsStore(folder).records(), "the store still takes results"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tta_cattan.disk import disk_errors
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
-from tta_cattan.files import write_text
+from tta_cattan.files import sha256_text, write_text
 from tta_cattan.runs.identity import canonical_json
 from tta_cattan.runs.predictions import predictions_path, write_predictions
 
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 SCHEMA = 1
 RESULTS_FILE = "results.jsonl"
+_CHECK = "check"  # the key of a line's check sum over all the rest
 _LOCK_FILE = ".run.lock"
 _HOLDER_FILE = ".run.holder.json"
 
@@ -56,6 +57,10 @@ class Cell:
     def label(self) -> str:
         """Return TENT's name of the domain, "gaussian_noise5"."""
         return self.target.label
+
+
+def _check_sum(content: Mapping[str, Any]) -> str:
+    return sha256_text(canonical_json(content, "record"))[:16]
 
 
 @dataclass(frozen=True)
@@ -94,16 +99,14 @@ class Record:
 
     def to_line(self) -> str:
         """Return the record as one line of JSON, without its newline."""
-        return canonical_json(
-            {
-                "schema": SCHEMA,
-                **asdict(self.cell),
-                "fingerprint": self.fingerprint,
-                "metrics": self.metrics,
-                "info": self.info,
-            },
-            "record",
-        )
+        content = {
+            "schema": SCHEMA,
+            **asdict(self.cell),
+            "fingerprint": self.fingerprint,
+            "metrics": self.metrics,
+            "info": self.info,
+        }
+        return canonical_json({**content, _CHECK: _check_sum(content)}, "record")
 
     @classmethod
     def from_line(cls, line: str) -> Record:
@@ -114,6 +117,9 @@ class Record:
             raise UserError(f"not whole JSON ({error})") from error
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise UserError(f"not a record of schema {SCHEMA}")
+        expected = data.pop(_CHECK, None)  # a line that was written by hand has none
+        if expected is not None and expected != _check_sum(data):
+            raise UserError("its content is not what was written: the check sum differs")
         try:
             cell = Cell(data["method"], data["domain"], data["severity"], data["seed"])
             stamp, metrics, info = data["fingerprint"], data["metrics"], data["info"]
