@@ -32,9 +32,6 @@ REPORT = ["jinja2>=3.0", "matplotlib>=3.7"]
 # ScanNet's part of PointDA-10 lies in .h5 files
 POINTS = ["h5py>=3.1"]
 
-# the tests ran with 2.60
-RAY = ["ray>=2.9"]
-
 CHECKS = ["ruff>=0.6", "mypy>=1.8", "pytest-cov>=4"]
 
 EXTRAS = {
@@ -43,12 +40,11 @@ EXTRAS = {
     "timm": ["timm>=0.9"],
     "points": POINTS,
     "report": REPORT,
-    "ray": RAY,
+    "ray": ["ray>=2.9"],  # its tests take minutes: pip install -e .[ray] runs them too
     # PySide6 brings the Chromium in which the report's page is tested.
     "test": [
         *REPORT,
         *POINTS,
-        *RAY,
         "pytest>=7",
         "hypothesis>=6",
         "onnx>=1.16",

@@ -1,7 +1,13 @@
 """Puts this folder on the path, so that tests in any subfolder can import ``small_networks``."""
 
+import signal
+
 import pytest
 import torch
+
+# A shell's background job ignores Ctrl-C and hands that on; the tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
