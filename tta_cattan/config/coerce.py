@@ -89,7 +89,7 @@ def _items(value: Any, source: Source) -> list[Any]:
         text = value.strip()
         inner = text[1:-1] if text[:1] + text[-1:] in ("[]", "()") else text
         try:
-            # BaseLoader reads every entry as text, so that a corruption named `on` stays one.
+            # BaseLoader makes text of every entry and no other objects: a corruption named `on` stays one.
             return yaml.load(f"[{inner}]", Loader=yaml.BaseLoader)
         except yaml.YAMLError:
             pass

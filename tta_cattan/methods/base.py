@@ -50,6 +50,7 @@ class AdaptationMethod(nn.Module):
     adapts = True  # whether forward updates anything; False needs no normalisation layers
     needs_images = False
     needs_source_subspace = False
+    d = 0  # directions of the target subspace that `prepare` fits; 0: there is none, or it is chosen then
     default_lr = 1e-3  # of Adam, where no optimiser is given: TENT's
     config_node: str | None = None  # the node of the config that only this method reads
 

@@ -118,8 +118,7 @@ class CATTAnPlus(CATTAn):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
         """Return the logits of a batch, those of the mean prediction with ``mirror``, and update nothing."""
-        with self._statistics_for(x):
-            return mean_prediction(super().predict(with_mirror_images(x))) if self.mirror else super().predict(x)
+        return self.logits_and_features(x, adapting=False)[0]
 
     def predict_bypassed(self, x: Tensor) -> Tensor:
         """Return the logits of a batch without alignment and transformation; the adapted normalisation stays."""

@@ -50,11 +50,11 @@ def adapt_hypotheses(
 
 def _check_fraction(method: AdaptationMethod, n: int, fraction: float) -> None:
     """Refuse, before the first hypothesis, a dimension that cannot be fitted to what the next ones begin with."""
-    d, left = getattr(method, "d", 0), count_of(fraction, n)
-    if d >= left:
+    left = count_of(fraction, n)
+    if method.d >= left:
         raise UserError(
             f"RECOVERY.FRACTION = {fraction:.3g} leaves {left} of {n} samples for the next subspace, too few for "
-            f"{d} directions: raise the fraction, lower the method's D, or give more samples"
+            f"{method.d} directions: raise the fraction, lower the method's D, or give more samples"
         )
 
 
