@@ -10,6 +10,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,16 @@ def fingerprint(parts: Mapping[str, Any]) -> str:
 def versions() -> dict[str, str]:
     """Return the version of Python and of every package that can change a result ("absent" if not installed)."""
     found = {"python": platform.python_version()}
-    for name in _DISTRIBUTIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "absent"
+    found.update((name, _installed(name)) for name in _DISTRIBUTIONS)
     return found
+
+
+@cache  # reading a package's metadata takes milliseconds, and every fingerprint asks for it
+def _installed(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "absent"
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
