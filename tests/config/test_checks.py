@@ -67,6 +67,7 @@ RANGES = [
     ("RECOVERY.TAU", [0.0, 1.0], [BELOW, 1.001], "must be in [0, 1]"),
     ("RECOVERY.FRACTION", [1e-9, 1.0], [0.0, 1.001], "must be in (0, 1]"),
     ("BN.EPS", [1e-12], [0.0, BELOW], "must be > 0"),
+    ("BN.BLEND", [1e-12, 9.0], [0.0, BELOW], "must be > 0"),
     ("CATTAN.EPSILON", [1e-12], [0.0, BELOW], "must be > 0"),
     ("BN.MOM", [0.0, 1.0], [BELOW, 1.001], "must be in [0, 1]"),
     ("OPTIM.BETA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
@@ -86,7 +87,7 @@ RANGES = [
     ("DEVICE", ["auto", "cpu", "mps", "cuda:1"], ["", "cuda:", "cuda 1", "GPU"], "a torch device"),
 ]
 CHOICES = {
-    "BN.STATISTICS": ["batch", "source", "running"],
+    "BN.STATISTICS": ["auto", "batch", "source", "running", "blend"],
     "OPTIM.METHOD": ["Adam", "AdamW", "SGD"],
     "TEST.PROTOCOL": ["online", "offline", "recovery"],
     "RECOVERY.FALLBACK": ["bypass", "source"],

@@ -15,7 +15,7 @@ PROTOCOLS = ("offline", "online")
 each_method = pytest.mark.parametrize("name", METHODS)
 each_adapting = pytest.mark.parametrize("name", ADAPTING)
 each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
-each_statistics = pytest.mark.parametrize("statistics", ["batch", "source", "running"])
+each_statistics = pytest.mark.parametrize("statistics", ["batch", "source", "running", "blend"])
 
 
 class WithBatchNorm1d(nn.Module):

@@ -34,7 +34,7 @@ def test_the_registered_methods_are_those_of_the_paper():
 
 @each_method
 @each_protocol
-@pytest.mark.parametrize("statistics", ["batch", "source", "running"])
+@pytest.mark.parametrize("statistics", ["batch", "source", "running", "blend"])
 def test_reset_restores_the_source_state_bit_for_bit(name, protocol, statistics):
     method = build(name, statistics=statistics)
     x = target_batches()[0][1]
@@ -212,7 +212,7 @@ def test_a_float64_model_works(name):
 
 @each_method
 @each_protocol
-@pytest.mark.parametrize("statistics", ["batch", "running"])
+@pytest.mark.parametrize("statistics", ["batch", "running", "blend"])
 def test_mixed_precision_stays_close(name, protocol, statistics):
     mixed = build(name, lr=1e-3, mixed_precision=True, statistics=statistics)
     logits, expected = run(mixed, protocol), run(build(name, lr=1e-3, statistics=statistics), protocol)

@@ -17,7 +17,7 @@ from tta_cattan.methods.safety import Safety, in_range
 NOTHING = {"skipped_steps": 0, "collapses": 0, "divergences": 0, "safety_resets": 0}
 each_adapting = pytest.mark.parametrize("name", ADAPTING)
 each_protocol = pytest.mark.parametrize("protocol", ["offline", "online"])
-each_statistics = pytest.mark.parametrize("statistics", ["batch", "source", "running"])
+each_statistics = pytest.mark.parametrize("statistics", ["batch", "source", "running", "blend"])
 
 
 def counts(method: AdaptationMethod) -> dict[str, int]:

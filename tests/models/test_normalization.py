@@ -105,7 +105,7 @@ def buffers(net):
     return [b.clone() for layer in statistics_layers(net) for b in layer.buffers()]
 
 
-@pytest.mark.parametrize("statistics", ["batch", "source", "running"])
+@pytest.mark.parametrize("statistics", ["batch", "source", "running", "blend"])
 def test_buffers_move_only_while_adapting_in_mode_running(statistics):
     method = build("tent", statistics=statistics)
     start = buffers(method.model)

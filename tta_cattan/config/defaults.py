@@ -46,8 +46,11 @@ _C = CfgNode(
             "MOM": 0.1,  # momentum of the running statistics in mode 'running'; TENT reads it nowhere [TENT]
             # 'batch' = statistics of the current batch (TENT); 'source' = the source model's running statistics;
             # 'running' = batch statistics while adapting with the running ones updated, the running ones when
-            # predicting (authors' code) [ours]
-            "STATISTICS": "batch",
+            # predicting (authors' code); 'blend' = between the source's and the batch's, nearer to the batch's the
+            # further it is from the source; 'auto' = 'blend' for CATTAn+, else 'batch' [ours]
+            "STATISTICS": "auto",
+            # divergence between the two at which 'blend' is halfway; larger = nearer to the source's [ours]
+            "BLEND": 0.05,
         },
         "OPTIM": {
             "STEPS": 1,  # updates per batch [TENT]

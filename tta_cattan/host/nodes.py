@@ -13,7 +13,7 @@ from tta_cattan.config.tree import leaves
 from tta_cattan.errors import UserError
 
 # What every method reads, beside the node of its own.
-_COMMON = ("MODEL.EPISODIC", "MODEL.CLASSIFIER", "BN.STATISTICS", "BN.MOM", "MIXED_PRECISION", "CKPT_DIR")
+_COMMON = ("MODEL.EPISODIC", "MODEL.CLASSIFIER", "BN.STATISTICS", "BN.MOM", "BN.BLEND", "MIXED_PRECISION", "CKPT_DIR")
 
 
 def method_keys() -> dict[str, Any]:

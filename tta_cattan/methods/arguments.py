@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,13 @@ def checked_fraction(name: str, value: float) -> float:
     """Return a number in [0, 1]."""
     if not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise UserError(f"{name} = {value!r}: must be a number from 0 to 1")
+    return value
+
+
+def checked_scale(name: str, value: float) -> float:
+    """Return a positive number."""
+    if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise UserError(f"{name} = {value!r}: must be a positive number")
     return value
 
 

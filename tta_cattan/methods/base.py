@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from tta_cattan.methods.arguments import (
     built_optimizer,
     checked_batch,
     checked_fraction,
+    checked_scale,
     checked_steps,
 )
 from tta_cattan.methods.last_batch import LastBatch
@@ -21,15 +21,16 @@ from tta_cattan.methods.optim import OptimizerFactory, adam, optimizer_from_cfg
 from tta_cattan.methods.precision import Precision
 from tta_cattan.methods.safety import Safety, all_finite
 from tta_cattan.methods.update import backward, update
+from tta_cattan.models.blended_statistics import blending
 from tta_cattan.models.normalization import (
     STATISTICS,
     affine_parameters,
-    freeze_batch_statistics,
     require_affine,
     require_module,
     statistics_layers,
     use_statistics,
 )
+from tta_cattan.models.plain import plain_copy
 from tta_cattan.registry import Registry
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class AdaptationMethod(nn.Module):
     needs_source_subspace = False
     d = 0  # directions of the target subspace that `prepare` fits; 0: there is none, or it is chosen then
     default_lr = 1e-3  # of Adam, where no optimiser is given: TENT's
+    default_statistics = "batch"  # TENT's
+    views = 1  # rows of the model's input per sample
     config_node: str | None = None  # the node of the config that only this method reads
 
     def __init__(
@@ -61,16 +64,22 @@ class AdaptationMethod(nn.Module):
         optimizer: OptimizerFactory | None = None,
         steps: int = 1,
         episodic: bool = False,
-        statistics: str = "batch",
+        statistics: str = "auto",
         momentum: float | None = None,
+        blend: float = 0.05,
         mixed_precision: bool = False,
         safety: Safety | None = None,
     ) -> None:
-        """Configure ``model``; ``optimizer`` maps parameters to any torch optimiser (default: Adam)."""
+        """Configure ``model``; ``optimizer`` maps parameters to any torch optimiser (default: Adam).
+
+        ``statistics="auto"`` is the method's own choice; ``momentum`` is of ``"running"``, ``blend`` of ``"blend"``.
+        """
         super().__init__()
         self.steps = checked_steps(steps)
         self.episodic = episodic
+        statistics = self.default_statistics if statistics == "auto" else statistics
         self.statistics = chosen("statistics", statistics, STATISTICS)
+        self.blend = checked_scale("blend", blend)
         self.make_optimizer = optimizer or adam(self.default_lr)
         self.new_batch = True  # False at the second and later updates on one batch, which counts once
         self.last_batch = LastBatch()
@@ -103,6 +112,7 @@ class AdaptationMethod(nn.Module):
             episodic=cfg.MODEL.EPISODIC,
             statistics=cfg.BN.STATISTICS,
             momentum=cfg.BN.MOM,
+            blend=cfg.BN.BLEND,
             mixed_precision=cfg.MIXED_PRECISION,
             safety=Safety(cfg.SAFETY.ON_COLLAPSE, cfg.SAFETY.ON_DIVERGENCE, cfg.SAFETY.WINDOW),
             **cls.options_from_cfg(cfg, num_classes, source_subspace),
@@ -209,17 +219,19 @@ class AdaptationMethod(nn.Module):
     def infer(self, x: Tensor, adapting: bool) -> Tensor:
         """Run the model under the method's statistics and precision; the logits are float32.
 
-        Note: one sample is no basis for statistics. It does not move running ones, and where a BatchNorm layer has no
-        spatial extent to take them from, the whole pass uses the source's.
+        Note: one sample is no basis for statistics. It does not move running ones and is not blended in, and where a
+        BatchNorm layer has no spatial extent to take them from, the whole pass uses the source's.
         """
         self.model.eval()  # a host may have called train() on something inside
-        adapting = adapting and not (len(x) == 1 and self.statistics == "running")
+        single = len(x) == self.views
+        adapting = adapting and not (single and self.statistics == "running")
         use_statistics(self.statistics_layers, self.statistics, adapting)
-        with self.precision.autocast(x.device):
+        blended = self.statistics_layers if self.statistics == "blend" and not single else []
+        with self.precision.autocast(x.device), blending(blended, self.blend, self.views):
             try:
                 logits = self.model(x)
             except ValueError as error:
-                if len(x) > 1 or "more than 1 value per channel" not in str(error):
+                if not single or "more than 1 value per channel" not in str(error):
                     raise
                 use_statistics(self.statistics_layers, "source", adapting)
                 logits = self.model(x)
@@ -256,14 +268,7 @@ class AdaptationMethod(nn.Module):
 
         Note: with ``statistics="batch"`` the copy normalises by the batch it is given, as the method does.
         """
-        plain = copy.deepcopy(self.model)
-        if self.statistics == "batch":
-            freeze_batch_statistics(plain)
-        for layer in statistics_layers(plain):
-            layer.track_running_stats = True
-        for param in plain.parameters():
-            param.grad = None
-        return plain.requires_grad_(False).eval()
+        return plain_copy(self.model, self.statistics)
 
     def train(self, mode: bool = True) -> AdaptationMethod:
         """Set the mode of the wrapper only: the model's modes belong to the method."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,13 +29,15 @@ class CATTAnPlus(CATTAn):
     ``y = h(z) + (z W_t) (Phi - Phi*) (W_s^T H^T)`` starts as the source classifier and loses nothing of ``z``;
     ``L = lambda_lr L_lr + lambda_align mean((W_t Phi - W_s)^2) + lambda_cb KL(m || uniform)`` with the running mean
     prediction ``m``, over the norm affines, ``Phi`` and, with ``transform``, IP's input transformation. With ``mirror``
-    ``y`` is ``log((softmax(y(x)) + softmax(y(x mirrored))) / 2)``, in the loss as in the prediction.
+    ``y`` is ``log((softmax(y(x)) + softmax(y(x mirrored))) / 2)``, in the loss as in the prediction. Layers of batch
+    normalisation use statistics between the source's and the batch's.
     docs/study.md says what each departure from the paper bought.
     """
 
     config_node = "CATTAN_PLUS"
     needs_source_subspace = False
     default_lr = 1e-3
+    default_statistics = "blend"
     residual = True
 
     def __init__(
@@ -62,7 +62,7 @@ class CATTAnPlus(CATTAn):
     ) -> None:
         self._shape = {"channels": image_channels(model), "width": width, "depth": depth} if transform else None
         self.balance = RunningBalance(kappa)
-        self.mirror = mirror
+        self.mirror, self.views = mirror, 2 if mirror else 1
         super().__init__(
             model,
             d=d,
@@ -109,11 +109,10 @@ class CATTAnPlus(CATTAn):
 
     def logits_and_features(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
         """Return the logits, those of the mean prediction with ``mirror``, and what entered the classifier."""
-        with self._statistics_for(x):
-            if not self.mirror:
-                return super().logits_and_features(x, adapting)
-            logits, features = super().logits_and_features(with_mirror_images(x), adapting)
-            return mean_prediction(logits), features
+        if not self.mirror:
+            return super().logits_and_features(x, adapting)
+        logits, features = super().logits_and_features(with_mirror_images(x), adapting)
+        return mean_prediction(logits), features
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
@@ -136,13 +135,3 @@ class CATTAnPlus(CATTAn):
                 "for a model that can"
             )
         return super().fold()
-
-    @contextmanager
-    def _statistics_for(self, x: Tensor) -> Iterator[None]:
-        """Normalise a single image by the source's statistics: one image, mirrored or not, is no basis for its own."""
-        kept = self.statistics
-        self.statistics = "source" if len(x) == 1 else kept
-        try:
-            yield
-        finally:
-            self.statistics = kept

@@ -11,10 +11,11 @@ from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 
 @ADAPTATION_REGISTRY.register()
 class Norm(AdaptationMethod):
-    """The source model with the statistics of each test batch; no parameter is updated."""
+    """The source model with the statistics of each test batch, or blended ones; no parameter is updated."""
 
     adapts = False
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
         # Without updates nothing would move the running statistics: the other modes would be Source again.
-        super().__init__(model, **{**options, "statistics": "batch"})
+        statistics = "blend" if options.get("statistics") == "blend" else "batch"
+        super().__init__(model, **{**options, "statistics": statistics})

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from tta_cattan.errors import UserError
 
-STATISTICS = ("batch", "source", "running")
+STATISTICS = ("batch", "source", "running", "blend")
 
 _KNOWN = (_NormBase, nn.LayerNorm, nn.GroupNorm)
 
@@ -71,6 +71,7 @@ def use_statistics(layers: list[_NormBase], mode: str, adapting: bool) -> None:
     - ``batch``: those of the current batch, while adapting and predicting; running statistics stay untouched.
     - ``source``: the running statistics of the source model.
     - ``running``: the batch's while adapting, which move the running ones; the running ones when predicting.
+    - ``blend``: the source's, after ``blending`` has moved their input.
 
     Note: torch reads both ``training`` and ``track_running_stats``; in training mode without tracking it uses the
     batch and leaves the buffers alone. (An InstanceNorm that tracks statistics moves them even so; nothing reads them.)
@@ -78,13 +79,3 @@ def use_statistics(layers: list[_NormBase], mode: str, adapting: bool) -> None:
     for layer in layers:
         layer.training = mode == "batch" or (mode == "running" and adapting)
         layer.track_running_stats = mode != "batch"
-
-
-def freeze_batch_statistics(model: nn.Module) -> None:
-    """Make every statistics layer use its batch's statistics in any mode, as plain torch layers.
-
-    Note: this is how TENT configures a model; it drops the running statistics, so it is for copies.
-    """
-    for layer in statistics_layers(model):
-        layer.track_running_stats = False
-        layer.running_mean = layer.running_var = layer.num_batches_tracked = None
