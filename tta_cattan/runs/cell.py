@@ -9,7 +9,7 @@ import torch
 from tta_cattan.data import Stream
 from tta_cattan.data.sampling import limited
 from tta_cattan.methods import AdaptationMethod, setup_model
-from tta_cattan.methods.footprint import stored_bytes, tent_bytes
+from tta_cattan.methods.footprint import stored_bytes
 from tta_cattan.models.sharing import copy_for_adaptation, own_free_parameters
 from tta_cattan.progress import progress
 from tta_cattan.protocols import run_offline, run_online
@@ -48,7 +48,7 @@ def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
             else:
                 evaluation = run_online(method, stream, bar.update)
             metrics = {**evaluation.metrics(), **meter.metrics(len(dataset))}
-            metrics["extra_bytes"] = stored_bytes(method) - tent_bytes(source)
+            metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
             info, predictions = {**method.describe(), **evaluation.facts()}, evaluation.predictions()
     sweep = {"sweep": dict(job.changes)} if job.changes else {}
     return Record(cell, job.fingerprint, metrics, {**info, **sweep}, predictions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from tta_cattan.data import Benchmark, benchmark_of
 from tta_cattan.errors import UserError
 from tta_cattan.files import sha256_tensors
 from tta_cattan.methods import ADAPTATION_REGISTRY
+from tta_cattan.methods.footprint import tent_bytes
 from tta_cattan.models.checkpoints import read_checkpoint
 from tta_cattan.models.zoo import LoadedModel, check_arch, resolve_device
 from tta_cattan.runs.plan import Row, cell_fingerprint
@@ -45,6 +47,11 @@ class Setting:
     loaded: LoadedModel
     device: torch.device
     subspace: Subspace | None = None
+
+    @cached_property
+    def tent_bytes(self) -> int:
+        """What TENT would keep for the source model, the same for every cell."""
+        return tent_bytes(self.loaded.model)
 
     def fingerprint(self, cfg: CfgNode) -> str:
         """Return the fingerprint of everything that could change a result of ``cfg``'s method here."""
