@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,20 +26,7 @@ def blend_towards_source(x: Tensor, layer: _BatchNorm, scale: float, views: int 
 
     Note: gradients flow through ``m`` and ``v`` as they do through a batch's own statistics; ``w`` is a constant.
     """
-    source_mean, source_var = layer.running_mean.float(), layer.running_var.float() + layer.eps
-    means, variances = _moments_of_rows(x.float())
-    mean = means.mean(0)
-    squares = variances + (means - mean).square() + layer.eps
-    var = squares.mean(0)
-    with torch.no_grad():
-        found = jeffreys_divergence(mean, var, source_mean, source_var)
-        chance = _divergence(_error_of_mean(means, views), _error_of_mean(squares, views), var, source_var)
-        weight = (found - chance).clamp(min=0) / (found + scale)
-    blended_var = source_var + weight * (var - source_var)
-    ratio = (source_var / blended_var).sqrt()
-    offset = source_mean - ratio * (source_mean + weight * (mean - source_mean))
-    shape = (1, -1) + (1,) * (x.ndim - 2)
-    return torch.addcmul(offset.view(shape), x, ratio.view(shape)).to(x.dtype)
+    return _Moved.apply(x, layer.running_mean.float(), layer.running_var.float() + layer.eps, layer.eps, scale, views)
 
 
 @contextmanager
@@ -56,17 +44,55 @@ def blending(layers: Sequence[_NormBase], scale: float, views: int = 1) -> Itera
             handle.remove()
 
 
+class _Moved(torch.autograd.Function):
+    """``y = (x - m) r + m_s`` with ``r = sqrt(v_s / v)``, where ``m`` and ``v`` depend on ``x`` and ``w`` does not.
+
+    ``dx = r (dy - w sum(dy) / N - (w / v) (x - m_b) sum(dy (x - m)) / N)`` of the N values of a channel.
+
+    Note: ``x`` is found again from ``y``, which the layer keeps anyway: no more memory than batch normalisation.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, source_mean: Tensor, source_var: Tensor, eps: float, scale: float, views: int
+    ) -> Tensor:
+        rows = x.float().flatten(2) if x.ndim > 2 else x.float()[..., None]
+        means = rows.mean(2)
+        mean = means.mean(0)
+        centred = rows - mean[:, None]
+        squares = torch.linalg.vector_norm(centred, dim=2).square() / rows.shape[2] + eps
+        var = squares.mean(0)
+        found = jeffreys_divergence(mean, var, source_mean, source_var)
+        chance = _divergence(_error_of_mean(means, views), _error_of_mean(squares, views), var, source_var)
+        weight = (found - chance).clamp(min=0) / (found + scale)
+        blended_var = torch.lerp(source_var, var, weight)
+        ratio = (source_var / blended_var).sqrt()
+        centre = source_mean + ratio * (1 - weight) * (mean - source_mean)  # what the batch's mean becomes
+        moved = centred.mul_(ratio[:, None]).add_(centre[:, None]).view_as(x).to(x.dtype)
+        ctx.save_for_backward(moved, source_mean, ratio, centre, weight, weight / blended_var)
+        return moved
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        moved, source_mean, ratio, centre, weight, pull = ctx.saved_tensors
+        dims = [0, *range(2, grad.ndim)]
+        total = grad.sum(dims, dtype=torch.float32)
+        slope = ((grad * moved).sum(dims, dtype=torch.float32) - source_mean * total) / ratio  # sum(dy (x - m))
+        n = grad.numel() // grad.shape[1]
+        pulled = pull * slope / n
+        constant = pulled * centre - ratio * weight * total / n
+        out = torch.addcmul(_channels(constant, grad), grad, _channels(ratio, grad))
+        return out.addcmul_(moved, _channels(-pulled, grad)).to(grad.dtype), None, None, None, None, None
+
+
+def _channels(values: Tensor, like: Tensor) -> Tensor:
+    """Return one value per channel in the shape that broadcasts over ``like``."""
+    return values.view(1, -1, *[1] * (like.ndim - 2))
+
+
 def _divergence(shift: Tensor, spread: Tensor, var: Tensor, other_var: Tensor) -> Tensor:
     """Return the divergence of two variances, given the squared differences of the means and of the variances."""
     return ((shift * (var + other_var) + spread) / (4 * var * other_var)).mean()
-
-
-def _moments_of_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and variance of each row's channels over its positions (n x C)."""
-    if x.ndim == 2:
-        return x, torch.zeros_like(x)
-    variances, means = torch.var_mean(x.flatten(2), 2, correction=0)
-    return means, variances
 
 
 def _error_of_mean(values: Tensor, views: int) -> Tensor:
