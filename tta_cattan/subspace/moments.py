@@ -105,12 +105,15 @@ def _centred_products(rows: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
     if rows.device.type != "cpu":
         centred = rows - mean
         return centred.T @ centred, centred.mean(0).double()
-    kind = rows.numpy().dtype
-    syrk, total = get_blas_funcs("syrk", dtype=kind), torch.zeros_like(mean, dtype=torch.float64)
+    # numpy and BLAS alone: torch's threads would wait for their next turn on the cores that BLAS' threads need.
+    values, centre = rows.numpy(), mean.numpy()
+    syrk, total = get_blas_funcs("syrk", dtype=values.dtype), np.zeros(len(centre))
     # BLAS counts columns first: its lower triangle is our upper one.
-    products = np.zeros((len(mean), len(mean)), kind, order="F")
-    for part in rows.split(_ROWS_IN_CACHE):
-        centred = part - mean
+    products = np.zeros((len(centre), len(centre)), values.dtype, order="F")
+    buffer = np.empty((min(len(values), _ROWS_IN_CACHE), len(centre)), values.dtype)
+    for start in range(0, len(values), _ROWS_IN_CACHE):
+        part = values[start : start + _ROWS_IN_CACHE]
+        centred = np.subtract(part, centre, out=buffer[: len(part)])
         total += centred.sum(0)
-        products = syrk(1.0, centred.numpy().T, beta=1.0, c=products, lower=True, overwrite_c=True)
-    return torch.from_numpy(products.T), total / len(rows)
+        products = syrk(1.0, centred.T, beta=1.0, c=products, lower=True, overwrite_c=True)
+    return torch.from_numpy(products.T), torch.from_numpy(total) / len(rows)
