@@ -40,12 +40,14 @@ EXTRAS = {
     "timm": ["timm>=0.9"],
     "points": POINTS,
     "report": REPORT,
-    "ray": ["ray>=2.9"],  # its tests take minutes: pip install -e .[ray] runs them too
+    "ray": ["ray>=2.9"],
     # PySide6 brings the Chromium in which the report's page is tested.
     "test": [
         *REPORT,
         *POINTS,
+        "ray>=2.9; python_version < '3.14'",  # it comes late to a new Python
         "pytest>=7",
+        "pytest-xdist>=3",
         "hypothesis>=6",
         "onnx>=1.16",
         "onnxscript>=0.1",

@@ -52,7 +52,7 @@ def test_ci_calls_the_test_command_of_the_readme():
 
 def test_the_test_command_measures_coverage_and_has_a_floor():
     command = README.split("<!-- tests -->")[1].split("```")[1]
-    assert "pytest -q --cov" in command
+    assert "pytest -q -n auto --cov" in command
     assert re.search(r"^fail_under = 9\d$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 
 
