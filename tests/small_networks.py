@@ -90,6 +90,7 @@ def run(method, protocol, batches=None, epochs=2):
     for _ in range(epochs):
         method.start_epoch(batches)
         logits += [method(x, indices) for indices, x in batches]
+    method.finish(batches)
     return torch.cat([*logits, *(method.predict(x) for _, x in batches)])
 
 

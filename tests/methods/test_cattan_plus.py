@@ -10,7 +10,7 @@ from torch import nn
 from tta_cattan.errors import UserError
 from tta_cattan.methods.mirror import with_mirror_images
 from tta_cattan.models.aligned_head import AlignedHead
-from tta_cattan.subspace import classifier_subspace
+from tta_cattan.subspace import classifier_subspace, fit_class_structure
 
 
 def residual_head(d=6, bias=True):
@@ -37,7 +37,7 @@ def test_the_residual_head_is_the_formula(bias):
 
 @pytest.mark.parametrize("protocol", ["offline", "online"])
 def test_it_starts_as_the_source_model(protocol):
-    method, norm = build("cattan_plus", lr=0.0), build("norm", statistics="blend")
+    method, norm = build("cattan_plus", lr=0.0, structure=False), build("norm", statistics="blend")
     run(method, protocol)
     for _, x in target_batches():
         torch.testing.assert_close(method.predict(x), norm.predict(x), rtol=1e-4, atol=1e-5)
@@ -79,6 +79,57 @@ def test_without_the_transformation_it_folds_and_with_it_says_so():
     for options in ({}, {"transform": False, "mirror": True}):
         with pytest.raises(UserError, match=r"CATTAN_PLUS\.TRANSFORM False and CATTAN_PLUS\.MIRROR False"):
             build("cattan_plus", **options).fold()
+
+
+def adapted(**options):
+    """Return CATTAn+ after the offline protocol."""
+    method = build("cattan_plus", **options)
+    run(method, "offline")
+    return method
+
+
+@pytest.mark.parametrize("mirror", [True, False])
+def test_in_the_end_predictions_know_the_targets_classes(mirror):
+    method, plain = adapted(mirror=mirror), adapted(mirror=mirror, structure=False)
+    seen = [plain.logits_and_features(x, adapting=False) for _, x in target_batches()]
+    logits = torch.cat([y for y, _ in seen])
+    features = torch.cat(
+        [(z[: len(y)] + z[-len(y) :]) / 2 for y, z in seen]
+    )  # the mean of both views, if there are two
+    basis = plain.head.target_basis
+    weight, offset, temperature = fit_class_structure(features @ basis, logits, 0.3, 10.0)
+    expected = temperature * (logits + features @ basis @ weight + offset)
+    found = torch.cat([method.predict(x) for _, x in target_batches()])
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(found, logits, atol=1e-2)
+
+
+def test_the_targets_classes_go_with_reset_and_travel_with_the_state():
+    method, x = adapted(), images(8, 5)
+    with_classes = method.predict(x)
+    fresh = build("cattan_plus")
+    fresh.load_state_dict(method.state_dict(), strict=True)
+    torch.testing.assert_close(fresh.predict(x), with_classes, rtol=0, atol=0)
+    fresh.load_state_dict(build("cattan_plus").state_dict(), strict=True)
+    assert fresh.classes.weight is None
+    source = build("cattan_plus").predict(x)
+    method.reset()
+    torch.testing.assert_close(method.predict(x), source, rtol=0, atol=0)
+
+
+def test_what_is_not_finite_has_no_say_in_the_classes():
+    method, batches = adapted(statistics="source"), target_batches()
+    expected = method.classes.weight.clone()
+    spoilt = images(1, 9).fill_(float("nan"))
+    method.finish([*batches, (torch.tensor([len(batches)]), spoilt)])
+    torch.testing.assert_close(method.classes.weight, expected, rtol=1e-4, atol=1e-5)
+    method.finish([(torch.tensor([0]), spoilt)])
+    assert method.classes.weight is None
+
+
+def test_shrinkage_is_a_share():
+    with pytest.raises(UserError, match="shrinkage = 2"):
+        build("cattan_plus", shrinkage=2)
 
 
 def test_bypassing_leaves_out_both_ends():

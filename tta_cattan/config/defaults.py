@@ -111,6 +111,11 @@ _C = CfgNode(
             "TRANSFORM": True,  # adapt IP's input transformation too; False for features and point clouds [ours]
             "WIDTH": 16,  # channels of the input transformation [ours]
             "DEPTH": 2,  # convolutions of the input transformation [ours]
+            # offline: after the last epoch, one pass finds the classes in the target subspace, and predictions take
+            # them into account [ours]
+            "STRUCTURE": True,
+            "SHRINKAGE": 0.3,  # share of the classes' covariance that is the same in every direction [ours]
+            "DOUBT": 10.0,  # samples per class at which the classes found count half [ours]
             # adapt and predict by the mean over an image and its mirror image; not for digits or text [ours]
             "MIRROR": False,
         },

@@ -153,6 +153,9 @@ class AdaptationMethod(nn.Module):
     def start_epoch(self, batches: Batches) -> None:
         """Learn from the whole target set before an epoch (offline protocol)."""
 
+    def finish(self, batches: Batches) -> None:
+        """Learn from the whole target set after the last epoch (offline protocol)."""
+
     def forward(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
         """Infer and adapt; the logits are those from before the last update."""
         checked_batch(x)

@@ -8,11 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from tta_cattan.errors import UserError
-from tta_cattan.methods.base import ADAPTATION_REGISTRY
+from tta_cattan.methods.arguments import checked_fraction
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, Batches
 from tta_cattan.methods.cattan import CATTAn
 from tta_cattan.methods.mirror import mean_prediction, with_mirror_images
 from tta_cattan.methods.running_balance import RunningBalance
+from tta_cattan.models.classifier import replace_module
 from tta_cattan.models.input_transform import TransformedModel, image_channels, transformed_parameters
+from tta_cattan.models.target_classes import TargetClasses
+from tta_cattan.subspace import fit_class_structure
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -30,7 +34,8 @@ class CATTAnPlus(CATTAn):
     ``L = lambda_lr L_lr + lambda_align mean((W_t Phi - W_s)^2) + lambda_cb KL(m || uniform)`` with the running mean
     prediction ``m``, over the norm affines, ``Phi`` and, with ``transform``, IP's input transformation. With ``mirror``
     ``y`` is ``log((softmax(y(x)) + softmax(y(x mirrored))) / 2)``, in the loss as in the prediction. Layers of batch
-    normalisation use statistics between the source's and the batch's.
+    normalisation use statistics between the source's and the batch's. With ``structure``, offline, predictions
+    in the end take into account where the target's classes lie in ``W_t``.
     docs/study.md says what each departure from the paper bought.
     """
 
@@ -52,6 +57,9 @@ class CATTAnPlus(CATTAn):
         kappa: float = 0.9,
         phi_lr: float = 0.3,
         decay: float = 1.0,
+        structure: bool = True,
+        shrinkage: float = 0.3,
+        doubt: float = 10.0,
         transform: bool = True,
         width: int = 16,
         depth: int = 2,
@@ -63,6 +71,8 @@ class CATTAnPlus(CATTAn):
         self._shape = {"channels": image_channels(model), "width": width, "depth": depth} if transform else None
         self.balance = RunningBalance(kappa)
         self.mirror, self.views = mirror, 2 if mirror else 1
+        self.structure, self.doubt = structure, doubt
+        self.shrinkage = checked_fraction("shrinkage", shrinkage)
         super().__init__(
             model,
             d=d,
@@ -88,6 +98,7 @@ class CATTAnPlus(CATTAn):
     def configure_model(self, model: nn.Module) -> nn.Module:
         """Put the input transformation, the identity at first, before the configured model."""
         model = super().configure_model(model)
+        self.classes = TargetClasses()
         self.d = self.d or min(DIRECTIONS, model.get_submodule(self.classifier).in_features)
         if self._shape is None:
             return model
@@ -99,13 +110,39 @@ class CATTAnPlus(CATTAn):
         return super().affine_params() if self._shape is None else transformed_parameters(self.model)
 
     def forget(self) -> None:
-        """Drop the target subspace and the running mean prediction."""
+        """Drop the target subspace, the running mean prediction and the target's classes."""
         super().forget()
+        self.classes.clear()
         self.balance.forget()
 
     def balance_loss(self, logits: Tensor) -> Tensor:
         """``KL(m || uniform)`` of the running mean prediction."""
         return self.balance(logits, self.new_batch)
+
+    @torch.no_grad()
+    def finish(self, batches: Batches) -> None:
+        """Find the target's classes in ``W_t``, from the adapted features and predictions of all batches.
+
+        Note: kept per sample are its d coordinates and its logits; a sample that is not finite has no say.
+        """
+        if not self.structure:
+            return
+        self.classes.clear()
+        found = []
+        for _, x in batches:
+            logits, features = self.logits_and_features(x, adapting=False)
+            coordinates = self._mean_of_views(features.float()) @ self.head.target_basis
+            rows = torch.cat([coordinates, logits], 1)
+            found.append(rows[rows.isfinite().all(1)])
+        rows = torch.cat(found) if found else torch.empty(0)
+        if len(rows):
+            coordinates, logits = rows.tensor_split([self.head.target_basis.shape[1]], 1)
+            self.classes.set(
+                self.head.target_basis, *fit_class_structure(coordinates, logits, self.shrinkage, self.doubt)
+            )
+
+    def _mean_of_views(self, features: Tensor) -> Tensor:
+        return features.unflatten(0, (self.views, -1)).mean(0)
 
     def logits_and_features(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
         """Return the logits, those of the mean prediction with ``mirror``, and what entered the classifier."""
@@ -116,8 +153,9 @@ class CATTAnPlus(CATTAn):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch, those of the mean prediction with ``mirror``, and update nothing."""
-        return self.logits_and_features(x, adapting=False)[0]
+        """Return the logits of a batch by the network and, once ``finish`` found them, the classes; update nothing."""
+        logits, features = self.logits_and_features(x, adapting=False)
+        return self.classes(logits, self._mean_of_views(features)) if self.head.enabled else logits
 
     def predict_bypassed(self, x: Tensor) -> Tensor:
         """Return the logits of a batch without alignment and transformation; the adapted normalisation stays."""
@@ -134,4 +172,5 @@ class CATTAnPlus(CATTAn):
                 "folded. Set CATTAN_PLUS.TRANSFORM False and CATTAN_PLUS.MIRROR False (transform=False, mirror=False) "
                 "for a model that can"
             )
-        return super().fold()
+        plain = super().fold()
+        return replace_module(plain, self.classifier, self.classes.fold_into(plain.get_submodule(self.classifier)))

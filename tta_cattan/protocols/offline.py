@@ -17,7 +17,7 @@ def run_offline(
     on_batch: Callable[[], None] = lambda: None,
     adapt_to: Stream | None = None,
 ) -> Evaluation:
-    """Reset, learn from one pass, adapt for ``epochs`` passes in new orders each, then predict without updates.
+    """Reset, learn from one pass, adapt for ``epochs`` passes in new orders each, predict without updates.
 
     ``adapt_to`` is the part of ``stream`` that is learnt from (all); all of it is predicted.
 
@@ -56,6 +56,7 @@ def adapt_offline(
     for epoch in range(epochs if method.optimizer is not None else 0):
         method.start_epoch(Unlabelled(stream, on_batch))
         accuracies.append(_update(method, stream.reordered(epoch + 1), on_batch))
+    method.finish(Unlabelled(stream, on_batch))
     return accuracies
 
 

@@ -1,6 +1,7 @@
 """The maths of subspace alignment: pure functions and small records of tensors."""
 
 from tta_cattan.subspace.alignment import REDUCTIONS, alignment_cost, closed_form, fold_alignment, project_classifier
+from tta_cattan.subspace.class_structure import class_discriminants, fit_class_structure, matching_temperature
 from tta_cattan.subspace.dimension import eigenvalue_gaps, select_dimension, stability_bound, stability_curve
 from tta_cattan.subspace.fit import classifier_subspace, fit_subspace, subspace_of_moments
 from tta_cattan.subspace.moments import FeatureMoments
@@ -13,11 +14,14 @@ __all__ = [
     "Subspace",
     "SubspaceTracker",
     "alignment_cost",
+    "class_discriminants",
     "classifier_subspace",
     "closed_form",
     "eigenvalue_gaps",
+    "fit_class_structure",
     "fit_subspace",
     "fold_alignment",
+    "matching_temperature",
     "orthonormality_error",
     "project_classifier",
     "reorthonormalize",

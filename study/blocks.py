@@ -1,0 +1,169 @@
+"""What the study runs: blocks that choose the baselines' learning rates, and blocks that are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from study.shifts import IMAGENET_CORRUPTIONS
+from tta_cattan.data.corruptions import EXTRA
+
+BASELINES = ("tent", "tent_plus", "shot", "ip", "cattan")
+RATES = (3e-4, 1e-3, 3e-3)
+SEVERAL = ("gaussian_noise", "motion_blur", "snow", "contrast", "jpeg_compression")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One table: a config with its changes, the methods, and where their learning rates come from.
+
+    A block with ``rates`` tries each of them for every baseline. One with ``chosen_by`` takes, for every baseline, the
+    best of that block; CATTAn+ has the rate of its preset everywhere.
+    """
+
+    name: str
+    title: str
+    cfg: str
+    overrides: Sequence[Any]
+    methods: Sequence[str] = ("source", "norm", *BASELINES, "cattan_plus")
+    rates: Sequence[float] = ()
+    chosen_by: str = ""
+    pairs: bool = False
+    sweep: str = ""
+
+
+def blocks(data: Path, out: Path) -> list[Block]:
+    """Return all blocks, those that choose first."""
+    pyautoattack = _example_model()
+    offline = ["TEST.PROTOCOL", "offline", "TEST.EPOCHS", 3, "TEST.BATCH_SIZE", 64]
+    digits = ["DATA_DIR", out / "digits", "TEST.EPOCHS", 5]
+
+    def cifar(model: str, part: str, n: int, *more: Any) -> list[Any]:
+        weights = data / "cifar10" / f"{model}.safetensors" if model != "resnet18" else pyautoattack
+        return [
+            "MODEL.ARCH", f"cifar_{model}", "MODEL.CKPT_PATH", weights, "DATA_DIR", out / f"cifar-{part}",
+            "DATA.SOURCE_DIR", data / "cifar10" / "train_first10k.npz", "CORRUPTION.NUM_EX", n, *more,
+        ]  # fmt: skip
+
+    few = ["CORRUPTION.TYPE", list(SEVERAL), "TEST.PROTOCOL", "online", "SEEDS", [0]]
+    clean = ["CORRUPTION.DATASET", "study_clean", "CORRUPTION.SEVERITY", [0], "SEEDS", [0]]
+    return [
+        Block(
+            "choose-digits",
+            "MNIST and USPS to scikit-learn's digits, 1,797 images, offline, 5 epochs: chooses",
+            "cfgs/mnist_usps/cattan.yaml",
+            [*digits, "CORRUPTION.DATASET", "study_digits", "DATA.TARGET", "uci", "SEEDS", [0]],
+            methods=(*BASELINES, "cattan_plus"),
+            rates=RATES,
+            pairs=True,
+        ),
+        Block(
+            "choose-cifar",
+            "CIFAR-10, four extra corruptions, ResNet-20, 600 other images, offline, 3 epochs: chooses",
+            "cfgs/cifar10_c/cattan.yaml",
+            cifar("resnet20", "choosing", 600, *offline, "CORRUPTION.TYPE", list(EXTRA), "SEEDS", [0]),
+            methods=(*BASELINES, "cattan_plus"),
+            rates=RATES,
+        ),
+        Block(
+            "digits",
+            "MNIST and USPS, 2,000 images, offline, 5 epochs",
+            "cfgs/mnist_usps/cattan.yaml",
+            [*digits, "DATA.LIMIT", 2000],
+            chosen_by="choose-digits",
+            pairs=True,
+        ),
+        Block(
+            "office",
+            "Office-Caltech10, features, twelve pairs, offline, 5 epochs",
+            "cfgs/office_caltech10/cattan.yaml",
+            ["DATA_DIR", data / "office_caltech10"],
+            chosen_by="choose-digits",
+            pairs=True,
+            methods=("source", "norm", "tent", "tent_plus", "shot", "cattan", "cattan_plus"),
+        ),
+        Block(
+            "cifar20",
+            "CIFAR-10, fifteen corruptions, ResNet-20, 400 images, offline, 3 epochs",
+            "cfgs/cifar10_c/cattan.yaml",
+            cifar("resnet20", "reported", 400, *offline),
+            chosen_by="choose-cifar",
+        ),
+        Block(
+            "cifar56",
+            "CIFAR-10, fifteen corruptions, ResNet-56, 400 images, offline, 3 epochs, one seed",
+            "cfgs/cifar10_c/cattan.yaml",
+            cifar("resnet56", "reported", 400, *offline, "SEEDS", [0]),
+            chosen_by="choose-cifar",
+        ),
+        Block(
+            "cifar18",
+            "CIFAR-10, five corruptions, ResNet-18, 400 images, online, batch 64, one seed",
+            "cfgs/cifar10_c/cattan.yaml",
+            cifar("resnet18", "reported", 400, *few, "TEST.BATCH_SIZE", 64),
+            chosen_by="choose-cifar",
+        ),
+        Block(
+            "batches",
+            "CIFAR-10, five corruptions, ResNet-20, 400 images, online, batches of 200 to 1, one seed",
+            "cfgs/cifar10_c/cattan.yaml",
+            cifar("resnet20", "reported", 400, *few),
+            chosen_by="choose-cifar",
+            methods=("tent", "shot", "ip", "cattan", "cattan_plus"),
+            sweep="TEST.BATCH_SIZE=200,64,16,1",
+        ),
+        Block(
+            "clean-online",
+            "Clean CIFAR-10, ResNet-56, 2,000 images, online, batch 64, one seed",
+            "cfgs/cifar10_c/cattan.yaml",
+            cifar("resnet56", "reported", 2000, *clean, "TEST.PROTOCOL", "online", "TEST.BATCH_SIZE", 64),
+            chosen_by="choose-cifar",
+        ),
+        Block(
+            "clean-offline",
+            "Clean CIFAR-10, ResNet-56, 1,000 images, offline, 3 epochs, one seed",
+            "cfgs/cifar10_c/cattan.yaml",
+            cifar("resnet56", "reported", 1000, *clean, *offline),
+            chosen_by="choose-cifar",
+        ),
+        Block(
+            "imagenet",
+            "ImageNet images (512), ResNet-50, 128 pixels, four corruptions, online, batch 64, one seed",
+            "cfgs/imagenet_c/cattan.yaml",
+            [
+                "MODEL.ARCH",
+                "resnet50_v1",
+                "MODEL.CKPT_PATH",
+                data / "imagenet" / "resnet50.safetensors",
+                "DATA_DIR",
+                out / "imagenet",
+                "DATA.IMAGE_SIZE",
+                128,
+                "CORRUPTION.NUM_EX",
+                -1,
+                "CORRUPTION.TYPE",
+                list(IMAGENET_CORRUPTIONS),
+                "TEST.PROTOCOL",
+                "online",
+                "TEST.NUM_WORKERS",
+                0,
+                "SEEDS",
+                [0],
+                "CATTAN.SOURCE_BASIS",
+                "classifier",
+                "CATTAN.D",
+                256,
+            ],
+            methods=("source", "norm", "tent", "ip", "cattan", "cattan_plus"),
+        ),
+    ]
+
+
+def _example_model() -> Path:
+    """Return the CIFAR-10 ResNet-18 that lies in the package pyautoattack, which RobustBench brings."""
+    from importlib.metadata import files
+
+    found = [file for file in files("pyautoattack") or () if file.name == "model_test.pt"]
+    return Path(str(found[0].locate())) if found else Path("model_test.pt")

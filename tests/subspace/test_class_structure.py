@@ -1,0 +1,94 @@
+"""The classes in the target subspace, against scikit-learn, scipy and a loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from tta_cattan.subspace import class_discriminants, fit_class_structure, matching_temperature
+
+
+def clusters(per_class=60, d=5, classes=4, spread=0.8, seed=0):
+    """Return coordinates and labels of classes with one common covariance, not around zero."""
+    rng = np.random.default_rng(seed)
+    means = 1.5 * rng.normal(size=(classes, d))
+    labels = np.repeat(np.arange(classes), per_class)
+    mixing = np.eye(d) + 0.4 * rng.normal(size=(d, d))
+    x = means[labels] + spread * rng.normal(size=(len(labels), d)) @ mixing + 3.0
+    return torch.from_numpy(x), torch.from_numpy(labels)
+
+
+def one_hot(labels):
+    return torch.nn.functional.one_hot(labels).double()
+
+
+@pytest.mark.parametrize("shrinkage", [0.1, 0.5, 1.0])
+def test_with_labels_it_is_scikit_learns_discriminant_analysis(shrinkage):
+    x, labels = clusters()
+    weight, offset = class_discriminants(x, one_hot(labels), shrinkage)
+    theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage).fit(x.numpy(), labels.numpy())
+    ours, reference = (x @ weight + offset).log_softmax(1), theirs.predict_log_proba(x.numpy())
+    np.testing.assert_allclose(ours.numpy(), reference, rtol=1e-6, atol=1e-6)
+
+
+def test_shares_weigh_the_samples():
+    x, _ = clusters(per_class=10)
+    shares = torch.rand(len(x), 3, dtype=torch.float64).softmax(1)
+    weight, offset = class_discriminants(x, shares, 0.2)
+    means = [sum(s[c] * z for s, z in zip(shares, x, strict=True)) / shares[:, c].sum() for c in range(3)]
+    covariance = sum(
+        s[c] * torch.outer(z - means[c], z - means[c]) for s, z in zip(shares, x, strict=True) for c in range(3)
+    ) / len(x)
+    covariance = 0.8 * covariance + 0.2 * torch.eye(5) * covariance.diagonal().mean()
+    expected = np.stack([multivariate_normal(m.numpy(), covariance.numpy()).logpdf(x.numpy()) for m in means], 1)
+    ours = (x @ weight + offset).numpy()
+    np.testing.assert_allclose(ours - ours[:, :1], expected - expected[:, :1], rtol=1e-8, atol=1e-8)
+
+
+def test_both_opinions_together_beat_the_network_alone():
+    x, labels = clusters()
+    torch.manual_seed(1)
+    logits = one_hot(labels) + torch.randn(len(x), 4, dtype=torch.float64)
+    weight, offset, temperature = fit_class_structure(x, logits)
+    joint = temperature * (logits + x @ weight + offset)
+    before, after = ((y.argmax(1) == labels).double().mean().item() for y in (logits, joint))
+    assert before < 0.75 and after > before + 0.1
+    confidence = [y.softmax(1).amax(1).mean().item() for y in (logits, joint)]
+    assert confidence[1] == pytest.approx(confidence[0], abs=1e-6)
+
+
+def test_the_rounds_are_expectation_maximisation():
+    x, labels = clusters(per_class=12)
+    logits = one_hot(labels) + torch.randn(len(x), 4, generator=torch.Generator().manual_seed(2)).double()
+    weight, offset, _ = fit_class_structure(x, logits, shrinkage=0.4, doubt=5.0, rounds=3)
+    rho, joint = 48 / (48 + 5 * 4), logits
+    for _ in range(3):
+        g, b = class_discriminants(x - x.mean(0), joint.softmax(1), 0.4)
+        joint = logits + rho * ((x - x.mean(0)) @ g + b)
+    torch.testing.assert_close(logits + x @ weight + offset, joint)
+
+
+def test_with_few_samples_per_class_the_network_decides():
+    x, labels = clusters(per_class=1)
+    logits = one_hot(labels)
+    weight, offset, _ = fit_class_structure(x, logits, doubt=1e9)
+    torch.testing.assert_close(logits + x @ weight + offset, logits, rtol=0, atol=1e-6)
+
+
+def test_a_class_that_nobody_is_taken_for_stays_finite():
+    x, labels = clusters(classes=2)
+    logits = torch.cat([50 * one_hot(labels), torch.full((len(x), 1), -1e4)], 1)
+    weight, offset, temperature = fit_class_structure(x, logits)
+    assert weight.isfinite().all() and offset.isfinite().all() and 0 < temperature <= 1
+    same = torch.ones(6, 5)  # no spread at all
+    assert fit_class_structure(same, torch.randn(6, 3))[0].isfinite().all()
+
+
+def test_the_temperature_never_sharpens():
+    logits = torch.tensor([[0.1, 0.0], [0.0, 0.2]])
+    assert matching_temperature(logits, 0.99) == 1.0
+    t = matching_temperature(10 * logits, 0.6)
+    assert (10 * t * logits).softmax(1).amax(1).mean().item() == pytest.approx(0.6, abs=1e-6)
