@@ -13,6 +13,7 @@ from benchmarks.timing import HEAD
 
 NAMES = (
     "step",
+    "allocator",
     "features_step",
     "subspace_fit",
     "tracker",

@@ -54,7 +54,7 @@ def measure(tiny: bool = False) -> list[Line]:
     def bare() -> None:
         found["bare"] = bare_loop(model, images, labels, batch)
 
-    rounds = interleaved({"harness": ours, "bare loop": bare}, rounds=1 if tiny else 5)
+    rounds = interleaved({"harness": ours, "bare loop": bare}, rounds=1 if tiny else 9)
     assert abs(found["ours"] - found["bare"]) < 1.5 / n, found
     return [rounds.line(f"harness, TENT, resnet18, {n} images of {size} px: speed", "harness", "bare loop", GOAL)]
 

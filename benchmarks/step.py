@@ -25,7 +25,7 @@ def measure(tiny: bool = False, batch: int = 64) -> list[Line]:
     for d in dimensions:
         cattan = aligned(copy.deepcopy(model), dim, d)
         sides[f"d = {d}"] = lambda cattan=cattan: cattan(x)
-    rounds = interleaved(sides, rounds=1 if tiny else 3)
+    rounds = interleaved(sides, rounds=1 if tiny else 5)
     what = f"CATTAn step, {name}, batch {len(x)}, {x.shape[-1]} px"
     return [rounds.line(f"{what}, d = {d}", f"d = {d}", "TENT step", GOAL) for d in dimensions]
 

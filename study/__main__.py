@@ -10,6 +10,7 @@ from typing import Any
 
 from study.blocks import BASELINES, Block, blocks
 from study.shifts import make_all
+from tta_cattan.allocator import keep_freed_memory
 from tta_cattan.config import find_config
 from tta_cattan.files import write_text
 from tta_cattan.paper.gather import gather
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := set(options.names) - set(all_blocks):
         parser.error(f"no block is called {', '.join(sorted(unknown))}; there are {', '.join(all_blocks)}")
     setup_logging()
+    keep_freed_memory()
     make_all(options.data, options.out)
     for name in options.names or all_blocks:
         block = all_blocks[name]

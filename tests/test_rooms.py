@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "tta_cattan"
 # From the lowest to the highest; rooms on one line do not import each other.
 FLOORS = [
     {"__init__"},
-    {"errors", "domain", "interrupt"},
+    {"errors", "domain", "interrupt", "allocator"},
     {"registry", "progress", "disk"},
     {"files", "upstream"},
     {"losses", "metrics", "paired", "subspace", "config"},

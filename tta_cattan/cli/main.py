@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from tta_cattan.allocator import keep_freed_memory
 from tta_cattan.errors import UserError
 from tta_cattan.interrupt import interruptible
 
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = _HARNESS
     if argv and argv[0] in COMMANDS:
         name = COMMANDS[argv.pop(0)]
+    keep_freed_memory()
     with interruptible() as pressed:
         try:
             return importlib.import_module(name).main(argv)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tta_cattan.allocator import keep_freed_memory
 from tta_cattan.errors import UserError
 from tta_cattan.runs.cell import run_cell
 from tta_cattan.runs.identity import versions
@@ -164,4 +165,5 @@ def _compute(
     if Path(folder).is_dir():  # relative paths of the config are the driver's
         os.chdir(folder)
     torch.set_num_threads(1)
+    keep_freed_memory()
     return run_cell(job, cell, Setting(benchmark, loaded, device, subspace))

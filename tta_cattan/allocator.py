@@ -1,0 +1,28 @@
+"""Memory that was freed stays with the process, for speed on a CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+# <malloc.h> of glibc
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+_LARGEST = 2**31 - 1
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep what a batch frees for the next batch; tell whether that could be done.
+
+    By default the activations of a batch are asked from the system anew each time, which clears every page: a third of
+    the time of a ResNet-50 update on a CPU. The peak of resident memory rises by up to a fifth.
+
+    Note: who has set ``MALLOC_...`` or ``GLIBC_TUNABLES`` in the environment has decided for himself.
+    """
+    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+        return False
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):  # not glibc
+        return False
+    options = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: _LARGEST, _M_TOP_PAD: 2**28}
+    return all(set_option(option, value) == 1 for option, value in options.items())
