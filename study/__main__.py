@@ -60,7 +60,7 @@ def run_block(block: Block, out: Path, chosen: Mapping[str, float] | None = None
 def _run_method(block: Block, method: str, sweeps: Sequence[Sweep], more: Sequence[Any], out: Path) -> Table:
     places = ["SAVE_DIR", out / "results" / block.name, "CKPT_DIR", out / "ckpt"]
     overrides = [str(v) if isinstance(v, Path) else v for v in (*block.overrides, *more, *places)]
-    gathered = gather(find_config(block.cfg), overrides, [method], sweeps, pairs=block.pairs)
+    gathered = gather(find_config(block.cfg), overrides, [method], sweeps, parse_sweeps(block.vary), block.pairs)
     return [(method, _setting(row, more), _only(gathered.summary, row.label)) for row in gathered.rows]
 
 

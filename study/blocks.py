@@ -12,6 +12,7 @@ from tta_cattan.data.corruptions import EXTRA
 
 BASELINES = ("tent", "tent_plus", "shot", "ip", "cattan")
 RATES = (3e-4, 1e-3, 3e-3)
+PARTS = ("BN.STATISTICS=batch", "CATTAN_PLUS.STRUCTURE=False", "CATTAN_PLUS.PHI_LR=0", "CATTAN_PLUS.TRANSFORM=False")
 SEVERAL = ("gaussian_noise", "motion_blur", "snow", "contrast", "jpeg_compression")
 
 
@@ -32,6 +33,7 @@ class Block:
     chosen_by: str = ""
     pairs: bool = False
     sweep: str = ""
+    vary: Sequence[str] = ()  # KEY=a,b,c, each key alone
 
 
 def blocks(data: Path, out: Path) -> list[Block]:
@@ -113,6 +115,22 @@ def blocks(data: Path, out: Path) -> list[Block]:
             chosen_by="choose-cifar",
             methods=("tent", "shot", "ip", "cattan", "cattan_plus"),
             sweep="TEST.BATCH_SIZE=200,64,16,1",
+        ),
+        Block(
+            "parts-cifar",
+            "The parts of CATTAn+: CIFAR-10, five corruptions, ResNet-20, 400 images, offline, 3 epochs, one seed",
+            "cfgs/cifar10_c/cattan.yaml",
+            cifar("resnet20", "reported", 400, *few[:2], *offline, "SEEDS", [0]),
+            methods=("cattan_plus",),
+            vary=("CATTAN_PLUS.MIRROR=False", *PARTS),
+        ),
+        Block(
+            "parts-digits",
+            "The parts of CATTAn+: USPS to MNIST, 2,000 images, offline, 5 epochs, three seeds",
+            "cfgs/mnist_usps/cattan.yaml",
+            [*digits, "DATA.LIMIT", 2000, "DATA.SOURCE", "usps", "DATA.TARGET", "mnist"],
+            methods=("cattan_plus",),
+            vary=PARTS,
         ),
         Block(
             "clean-online",

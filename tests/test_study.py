@@ -1,0 +1,93 @@
+"""The study's blocks are in order, the best rates are the best, and a block runs and is used again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from digits_runs import SHARED, overrides
+
+from study.__main__ import best_rates, main, run_block, to_markdown
+from study.blocks import Block, blocks
+from study.shifts import ChoosingDigits, CleanImages, make_cifar, make_digits
+from tta_cattan.config import find_config, load_cfg
+from tta_cattan.domain import Domain
+
+TINY = Block("tiny", "Tiny", "cfgs/digits_c/cattan.yaml", overrides(), ("norm", "tent"), rates=(1e-4, 0.5))
+
+
+def test_every_block_loads_and_is_chosen_by_one_that_is_not_reported():
+    all_blocks = {block.name: block for block in blocks(Path("data"), Path("out"))}
+    for block in all_blocks.values():
+        values = [str(value) if isinstance(value, Path) else value for value in block.overrides]
+        for method in block.methods:
+            cfg = load_cfg(find_config(block.cfg).with_name(f"{method}.yaml"), values)
+            assert method == cfg.MODEL.ADAPTATION
+        assert not (block.rates and block.chosen_by)
+        if block.chosen_by:
+            chooser = all_blocks[block.chosen_by]
+            assert chooser.rates and not chooser.chosen_by
+            assert dict(zip(chooser.overrides[::2], chooser.overrides[1::2], strict=True)) != dict(
+                zip(block.overrides[::2], block.overrides[1::2], strict=True)
+            )
+
+
+def test_a_block_runs_and_its_cells_are_used_again(tmp_path):
+    table = run_block(TINY, tmp_path)
+    assert [(method, setting) for method, setting, _ in table] == [
+        ("norm", ""), ("tent", "OPTIM.LR 0.0001"), ("tent", "OPTIM.LR 0.5"),
+    ]  # fmt: skip
+    accuracy = {setting: summary.averages[summary.methods[0], "accuracy"].mean for _, setting, summary in table[1:]}
+    best = max(accuracy, key=accuracy.get)
+    assert best_rates(table) == {"tent": float(best.split()[1])} and len(set(accuracy.values())) == 2
+    text = to_markdown(table)
+    assert text.count("\n") == 4 and "| TENT | OPTIM.LR 0.5 |" in text and "| Norm | - |" in text
+
+    written = sorted(tmp_path.rglob("results.jsonl"))
+    before = [path.read_bytes() for path in written]
+    assert to_markdown(run_block(TINY, tmp_path)) == text
+    assert [path.read_bytes() for path in written] == before, "nothing was computed again"
+
+
+def test_a_chosen_rate_is_for_its_method_alone(tmp_path):
+    block = Block("reported", "Reported", TINY.cfg, TINY.overrides, ("norm", "tent"), chosen_by="tiny")
+    assert [setting for _, setting, _ in run_block(block, tmp_path, {"tent": 0.5})] == ["", "OPTIM.LR 0.5"]
+
+
+def test_an_unknown_block_is_told(capsys):
+    with pytest.raises(SystemExit):
+        main(["--data", "data", "cifar100"])
+    assert "no block is called cifar100; there are choose-digits" in capsys.readouterr().err
+
+
+def test_digits_that_choose_stand_beside_the_others(tmp_path):
+    make_digits(tmp_path / "none", tmp_path / "digits")
+    cfg = load_cfg(None, ["DATA_DIR", str(tmp_path / "digits"), "DATA.SOURCE", "mnist", "CORRUPTION.NUM_EX", -1])
+    images, labels = ChoosingDigits(cfg).target(Domain("uci")).tensors
+    assert images.shape == (1797, 1, 28, 28) and 0.9 < images.max() <= 1 and labels.bincount().min() > 150
+
+
+def test_clean_images_are_those_of_the_part(tmp_path):
+    (tmp_path / "cifar10").mkdir()
+    x = np.random.default_rng(0).integers(0, 255, (12, 32, 32, 3), dtype=np.uint8)
+    np.savez(tmp_path / "cifar10" / "test.npz", x=x, y=np.arange(12) % 10)
+    make_cifar(tmp_path, tmp_path / "out", slice(4, 12), ("contrast",))
+    cfg = load_cfg(None, ["DATA_DIR", str(tmp_path / "out"), "CORRUPTION.NUM_EX", 5])
+    images, labels = CleanImages(cfg).target(Domain("clean")).tensors
+    assert labels.tolist() == [4, 5, 6, 7, 8]
+    torch.testing.assert_close(images, torch.from_numpy(x[4:9]).permute(0, 3, 1, 2).float() / 255)
+    rows = np.load(tmp_path / "out" / "CIFAR-10-C" / "contrast.npy", mmap_mode="r")
+    assert rows[40_000:40_008].any() and not rows[40_008:].any()
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there: the real data are not shipped")
+def test_a_block_on_real_features(tmp_path):
+    block = next(block for block in blocks(SHARED, tmp_path) if block.name == "office")
+    few = ["DATA.SOURCE", "dslr", "DATA.TARGET", "webcam", "SEEDS", [0], "SOURCE.EPOCHS", 5, "TEST.EPOCHS", 1]
+    few_rows = Block("office", "", block.cfg, [*block.overrides, *few], ("source", "cattan_plus"), pairs=True)
+    accuracies = [
+        summary.averages[summary.methods[0], "accuracy"].mean for _, _, summary in run_block(few_rows, tmp_path)
+    ]
+    assert all(0.3 < accuracy <= 1 for accuracy in accuracies)
