@@ -11,7 +11,7 @@ from study.shifts import IMAGENET_CORRUPTIONS
 from tta_cattan.data.corruptions import EXTRA
 
 BASELINES = ("tent", "tent_plus", "shot", "ip", "cattan")
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 PARTS = ("BN.STATISTICS=batch", "CATTAN_PLUS.STRUCTURE=False", "CATTAN_PLUS.PHI_LR=0", "CATTAN_PLUS.TRANSFORM=False")
 SEVERAL = ("gaussian_noise", "motion_blur", "snow", "contrast", "jpeg_compression")
 
@@ -105,6 +105,7 @@ def blocks(data: Path, out: Path) -> list[Block]:
             "CIFAR-10, five corruptions, ResNet-18, 400 images, online, batch 64, one seed",
             "cfgs/cifar10_c/cattan.yaml",
             cifar("resnet18", "reported", 400, *few, "TEST.BATCH_SIZE", 64),
+            methods=("source", "norm", "tent", "ip", "cattan", "cattan_plus"),
             chosen_by="choose-cifar",
         ),
         Block(

@@ -9,11 +9,11 @@ _EMPTY = 1e-6  # samples: a class with fewer has no mean of its own
 
 
 def class_discriminants(coordinates: Tensor, shares: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
-    """Return ``G = S^-1 M^T`` (d x C) and ``g = -1/2 diag(M S^-1 M^T)`` (C) of classes with one common covariance.
+    """Return ``G = S^-1 M^T`` (d x C) and ``g = log pi - 1/2 diag(M S^-1 M^T)`` (C), one covariance for all classes.
 
-    ``x G + g`` is ``log N(x; m_c, S)`` up to what all classes share. ``M`` holds the means of ``coordinates`` (n x d)
-    weighted by ``shares`` (n x C, each sample's sum to 1); ``S`` is their covariance around the means, ``shrinkage`` of
-    it replaced by the same variance in every direction.
+    ``x G + g`` is ``log(pi_c N(x; m_c, S))`` up to what all classes share. ``pi`` are the classes' parts of all;
+    ``M`` holds the means of ``coordinates`` (n x d) weighted by ``shares`` (n x C, each sample's sum to 1); ``S`` is
+    their covariance around the means, ``shrinkage`` of it replaced by the same variance in every direction.
     """
     counts = shares.sum(0)
     means = shares.T @ coordinates / counts.clamp_min(_EMPTY)[:, None]
@@ -21,7 +21,8 @@ def class_discriminants(coordinates: Tensor, shares: Tensor, shrinkage: float) -
     covariance = scatter / len(coordinates)
     even = torch.eye(len(covariance)).to(covariance) * covariance.diagonal().mean().clamp_min(_EMPTY)
     weight = torch.linalg.solve(torch.lerp(covariance, even, shrinkage), means.T)
-    return weight, -0.5 * (means * weight.T).sum(1)
+    parts = (counts / len(coordinates)).clamp_min(_EMPTY)
+    return weight, parts.log() - 0.5 * (means * weight.T).sum(1)
 
 
 def fit_class_structure(
