@@ -13,6 +13,14 @@ from tta_cattan.data.corruptions import EXTRA
 BASELINES = ("tent", "tent_plus", "shot", "ip", "cattan")
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 PARTS = ("BN.STATISTICS=batch", "CATTAN_PLUS.STRUCTURE=False", "CATTAN_PLUS.PHI_LR=0", "CATTAN_PLUS.TRANSFORM=False")
+OWN = (
+    "OPTIM.LR=3e-4,3e-3",
+    "BN.BLEND=0.01,0.2",
+    "CATTAN_PLUS.LAMBDA_CB=1",
+    "CATTAN_PLUS.SHRINKAGE=0.1,0.8",
+    "CATTAN_PLUS.DOUBT=0,100",
+    *PARTS,
+)
 SEVERAL = ("gaussian_noise", "motion_blur", "snow", "contrast", "jpeg_compression")
 
 
@@ -68,6 +76,22 @@ def blocks(data: Path, out: Path) -> list[Block]:
             cifar("resnet20", "choosing", 600, *offline, "CORRUPTION.TYPE", list(EXTRA), "SEEDS", [0]),
             methods=(*BASELINES, "cattan_plus"),
             rates=RATES,
+        ),
+        Block(
+            "own-digits",
+            "CATTAn+'s own settings, each alone: USPS to scikit-learn's digits, offline, 5 epochs: not reported",
+            "cfgs/mnist_usps/cattan.yaml",
+            [*digits, "CORRUPTION.DATASET", "study_digits", "DATA.SOURCE", "usps", "DATA.TARGET", "uci", "SEEDS", [0]],
+            methods=("cattan_plus",),
+            vary=OWN,
+        ),
+        Block(
+            "own-cifar",
+            "CATTAn+'s own settings, each alone: CIFAR-10, four extra corruptions, as in choose-cifar: not reported",
+            "cfgs/cifar10_c/cattan.yaml",
+            cifar("resnet20", "choosing", 600, *offline, "CORRUPTION.TYPE", list(EXTRA), "SEEDS", [0]),
+            methods=("cattan_plus",),
+            vary=("CATTAN_PLUS.MIRROR=False", *OWN),
         ),
         Block(
             "digits",
