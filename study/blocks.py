@@ -119,9 +119,9 @@ def blocks(data: Path, out: Path) -> list[Block]:
         ),
         Block(
             "cifar56",
-            "CIFAR-10, fifteen corruptions, ResNet-56, 400 images, offline, 3 epochs, one seed",
+            "CIFAR-10, fifteen corruptions, ResNet-56, 400 images, online, batch 64, one seed",
             "cfgs/cifar10_c/cattan.yaml",
-            cifar("resnet56", "reported", 400, *offline, "SEEDS", [0]),
+            cifar("resnet56", "reported", 400, "TEST.PROTOCOL", "online", "TEST.BATCH_SIZE", 64, "SEEDS", [0]),
             chosen_by="choose-cifar",
         ),
         Block(
