@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import operator
 import os
@@ -14,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from tta_cattan.allocator import give_back_freed_memory
 
 # On a machine that others use too, BENCHMARK_CLOCK=cpu with OMP_NUM_THREADS=1 counts only the time of this process.
 CPU_CLOCK = os.environ.get("BENCHMARK_CLOCK") == "cpu"
@@ -123,8 +124,7 @@ def peak_memory_of_family(work: Callable[[], object]) -> int:
 def _release() -> None:
     """Give freed memory back to the system, so that it does not hide what comes."""
     gc.collect()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    give_back_freed_memory()
 
 
 def _status(name: str) -> int:

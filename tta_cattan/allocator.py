@@ -1,9 +1,10 @@
-"""Memory that was freed stays with the process, for speed on a CPU."""
+"""What becomes of memory that was freed: kept for speed on a CPU, given back where it would hide what comes."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 
 # <malloc.h> of glibc
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
@@ -20,9 +21,22 @@ def keep_freed_memory() -> bool:
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False
-    try:
-        set_option = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError, TypeError):  # not glibc
+    set_option = _glibc("mallopt")
+    if set_option is None:
         return False
     options = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: _LARGEST, _M_TOP_PAD: 2**28}
     return all(set_option(option, value) == 1 for option, value in options.items())
+
+
+def give_back_freed_memory() -> None:
+    """Return what is free to the system, so that the next peak of resident memory is that of what comes."""
+    trim = _glibc("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _glibc(name: str) -> Callable[..., int] | None:
+    try:
+        return getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError, TypeError):  # another C library
+        return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -30,3 +32,19 @@ def test_the_peak_is_that_of_the_cell_and_not_of_an_earlier_one():
     assert during > before + 0.9 * BYTES
     assert first.metrics(1)["peak_memory"] > before + 0.9 * BYTES, "a peak stays one when the memory is free again"
     assert Meter(CPU).metrics(1)["peak_memory"] < during - 0.5 * BYTES
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system cannot forget the highest mark")
+def test_memory_that_is_kept_for_speed_is_not_counted_again():
+    code = f"""
+import numpy as np, torch
+from tta_cattan.allocator import keep_freed_memory
+from tta_cattan.runs.cost import Meter
+keep_freed_memory()
+first = Meter(torch.device("cpu"))
+np.ones({BYTES} // 8)
+print(int(first.metrics(1)["peak_memory"]), int(Meter(torch.device("cpu")).metrics(1)["peak_memory"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, second = map(int, done.stdout.split())
+    assert second < first - 0.5 * BYTES

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from tta_cattan.allocator import give_back_freed_memory
+
 # Metrics that differ from one computation of a cell to the next.
 COST_METRICS = ("seconds", "images_per_second", "peak_memory")
 _PROC = Path("/proc/self")
@@ -24,6 +26,7 @@ class Meter:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         else:
+            give_back_freed_memory()
             with suppress(OSError):  # Linux forgets the highest mark when asked to; elsewhere it is the process's
                 (_PROC / "clear_refs").write_text("5")
 

@@ -12,7 +12,7 @@ from tta_cattan.errors import UserError
 # Rows gathered before they are added to the float64 sums, at least and per feature: with fewer the D x D additions
 # would cost as much as the products, and with more the rows would need more memory than the sums.
 _ROWS, _ROWS_PER_FEATURE = 1024, 4
-_ROWS_TOGETHER = 2048  # of one product on the CPU: fewer calls, and its centred copy stays small
+_ROWS_IN_CACHE = 512  # of one product on the CPU: its centred copy is read again before it leaves the cache
 
 
 def float64_device(device: torch.device) -> torch.device:
@@ -110,9 +110,9 @@ def _centred_products(rows: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
     syrk, total = get_blas_funcs("syrk", dtype=values.dtype), np.zeros(len(centre))
     # BLAS counts columns first: its lower triangle is our upper one.
     products = np.zeros((len(centre), len(centre)), values.dtype, order="F")
-    buffer = np.empty((min(len(values), _ROWS_TOGETHER), len(centre)), values.dtype)
-    for start in range(0, len(values), _ROWS_TOGETHER):
-        part = values[start : start + _ROWS_TOGETHER]
+    buffer = np.empty((min(len(values), _ROWS_IN_CACHE), len(centre)), values.dtype)
+    for start in range(0, len(values), _ROWS_IN_CACHE):
+        part = values[start : start + _ROWS_IN_CACHE]
         centred = np.subtract(part, centre, out=buffer[: len(part)])
         total += centred.sum(0)
         products = syrk(1.0, centred.T, beta=1.0, c=products, lower=True, overwrite_c=True)
