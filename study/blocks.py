@@ -57,7 +57,8 @@ def blocks(data: Path, out: Path) -> list[Block]:
             "DATA.SOURCE_DIR", data / "cifar10" / "train_first10k.npz", "CORRUPTION.NUM_EX", n, *more,
         ]  # fmt: skip
 
-    few = ["CORRUPTION.TYPE", list(SEVERAL), "TEST.PROTOCOL", "online", "SEEDS", [0]]
+    several = ["CORRUPTION.TYPE", list(SEVERAL), "SEEDS", [0]]
+    few = [*several, "TEST.PROTOCOL", "online"]
     clean = ["CORRUPTION.DATASET", "study_clean", "CORRUPTION.SEVERITY", [0], "SEEDS", [0]]
     return [
         Block(
@@ -145,7 +146,7 @@ def blocks(data: Path, out: Path) -> list[Block]:
             "parts-cifar",
             "The parts of CATTAn+: CIFAR-10, five corruptions, ResNet-20, 400 images, offline, 3 epochs, one seed",
             "cfgs/cifar10_c/cattan.yaml",
-            cifar("resnet20", "reported", 400, *few[:2], *offline, "SEEDS", [0]),
+            cifar("resnet20", "reported", 400, *several, *offline),
             methods=("cattan_plus",),
             vary=("CATTAN_PLUS.MIRROR=False", *PARTS),
         ),
