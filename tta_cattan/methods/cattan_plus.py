@@ -115,6 +115,11 @@ class CATTAnPlus(CATTAn):
         self.classes.clear()
         self.balance.forget()
 
+    def state_loaded(self) -> None:
+        """Follow ``load_state_dict``; a state from another device has left its classes there."""
+        self.classes.to(self.head.weight.device)
+        super().state_loaded()
+
     def balance_loss(self, logits: Tensor) -> Tensor:
         """``KL(m || uniform)`` of the running mean prediction."""
         return self.balance(logits, self.new_batch)
