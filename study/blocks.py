@@ -126,6 +126,13 @@ def blocks(data: Path, out: Path) -> list[Block]:
             chosen_by="choose-cifar",
         ),
         Block(
+            "cifar56-offline",
+            "CIFAR-10, fifteen corruptions, ResNet-56, 400 images, offline, 3 epochs, one seed",
+            "cfgs/cifar10_c/cattan.yaml",
+            cifar("resnet56", "reported", 400, *offline, "SEEDS", [0]),
+            chosen_by="choose-cifar",
+        ),
+        Block(
             "cifar18",
             "CIFAR-10, five corruptions, ResNet-18, 400 images, online, batch 64, one seed",
             "cfgs/cifar10_c/cattan.yaml",

@@ -10,7 +10,7 @@ from torch import nn
 from tta_cattan.errors import UserError
 from tta_cattan.methods.mirror import with_mirror_images
 from tta_cattan.models.aligned_head import AlignedHead
-from tta_cattan.subspace import classifier_subspace, fit_class_structure
+from tta_cattan.subspace import class_weight, classifier_subspace, fit_class_structure
 
 
 def residual_head(d=6, bias=True):
@@ -50,7 +50,8 @@ def test_d_is_64_or_all_features():
 
 
 def test_the_loss_is_ratio_alignment_and_running_balance():
-    method = build("cattan_plus", lambda_lr=0.5, lambda_cb=2.0, lambda_align=3.0, kappa=0.8, lr=0.0)
+    options = {"lambda_lr": 0.5, "lambda_cb": 2.0, "lambda_align": 3.0, "kappa": 0.8, "test_balance": False}
+    method = build("cattan_plus", lr=0.0, **options)
     method.prepare(target_batches())
     with torch.no_grad():
         method.head.phi.add_(0.1)
@@ -97,7 +98,12 @@ def test_in_the_end_predictions_know_the_targets_classes(mirror):
         [(z[: len(y)] + z[-len(y) :]) / 2 for y, z in seen]
     )  # the mean of both views, if there are two
     basis = plain.head.target_basis
-    weight, offset, temperature = fit_class_structure(features @ basis, logits, 0.3, 10.0)
+    first = torch.cat([build("cattan_plus", mirror=mirror).predict(x) for _, x in target_batches()])
+    changed = (first.argmax(1) != logits.argmax(1)).double().mean().item()
+    assert method.describe()["changed"] == changed > 0
+    rho = len(logits) / (len(logits) + 10 * N_CLASSES) * changed**2 / (changed**2 + 0.05**2)
+    assert rho == pytest.approx(class_weight(len(logits), N_CLASSES, changed, 10.0, 0.05))
+    weight, offset, temperature = fit_class_structure(features @ basis, logits, rho, 0.3)
     expected = temperature * (logits + features @ basis @ weight + offset)
     found = torch.cat([method.predict(x) for _, x in target_batches()])
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
@@ -125,6 +131,55 @@ def test_what_is_not_finite_has_no_say_in_the_classes():
     torch.testing.assert_close(method.classes.weight, expected, rtol=1e-4, atol=1e-5)
     method.finish([(torch.tensor([0]), spoilt)])
     assert method.classes.weight is None
+
+
+def test_where_nothing_changed_the_classes_are_not_heard():
+    method = adapted(lr=0.0)
+    assert method.describe()["changed"] == 0.0
+    for _, x in target_batches():
+        torch.testing.assert_close(method.predict(x), method.logits_and_features(x, adapting=False)[0])
+
+
+def skewed(n=6):
+    """Return batches of one image over and over, with a little noise: no balance of classes."""
+    torch.manual_seed(5)
+    return [(torch.arange(8 * i, 8 * i + 8), images(1, 3) + 0.01 * torch.randn(8, 3, 8, 8)) for i in range(n)]
+
+
+@pytest.mark.parametrize("protocol", ["offline", "online"])
+def test_a_balance_that_the_first_predictions_refute_is_left_out(protocol):
+    def losses(**options):
+        method = build("cattan_plus", lr=0.0, statistics="source", lambda_lr=0.0, lambda_align=0.0, **options)
+        with torch.no_grad():
+            method.head.weight.mul_(50)  # sure of itself
+        batches = skewed()
+        if protocol == "offline":
+            method.prepare(batches)
+        found = []
+        for indices, x in batches:
+            logits = method(x, indices)
+            method.new_batch = False
+            found.append(method.loss(logits).item())
+        return found, method.describe()["balanced"]
+
+    found, balanced = losses()
+    assert not balanced and found[-1] == 0
+    if protocol == "offline":
+        assert not any(found), "known from the first step on"
+    kept, _ = losses(test_balance=False)
+    assert kept[-1] > 1
+
+
+def test_a_restart_keeps_what_was_known_of_the_balance():
+    method = build("cattan_plus", statistics="source")
+    with torch.no_grad():
+        method.head.weight.mul_(50)
+    method.prepare(skewed())
+    assert not method.describe()["balanced"]
+    method.start_again()
+    assert not method.describe()["balanced"]
+    method.reset()
+    assert method.describe()["balanced"], "nothing is known of the next target"
 
 
 def test_shrinkage_is_a_share():

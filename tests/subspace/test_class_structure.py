@@ -8,7 +8,13 @@ import torch
 from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from tta_cattan.subspace import class_discriminants, fit_class_structure, matching_temperature
+from tta_cattan.subspace import (
+    class_discriminants,
+    class_weight,
+    fit_class_structure,
+    left_out_densities,
+    matching_temperature,
+)
 
 
 def clusters(per_class=60, d=5, classes=4, spread=0.8, seed=0):
@@ -54,7 +60,7 @@ def test_both_opinions_together_beat_the_network_alone():
     x, labels = clusters()
     torch.manual_seed(1)
     logits = one_hot(labels) + torch.randn(len(x), 4, dtype=torch.float64)
-    weight, offset, temperature = fit_class_structure(x, logits)
+    weight, offset, temperature = fit_class_structure(x, logits, 0.9)
     joint = temperature * (logits + x @ weight + offset)
     before, after = ((y.argmax(1) == labels).double().mean().item() for y in (logits, joint))
     assert before < 0.75 and after > before + 0.1
@@ -62,31 +68,71 @@ def test_both_opinions_together_beat_the_network_alone():
     assert confidence[1] == pytest.approx(confidence[0], abs=1e-6)
 
 
+def test_each_sample_is_judged_by_the_others():
+    x, _ = clusters(per_class=6)
+    x = x - x.mean(0)
+    shares = torch.rand(len(x), 3, dtype=torch.float64).softmax(1)
+    shares[4] = torch.tensor([0.0, 0.0, 1.0])
+    ours = left_out_densities(x, shares, 0.2).numpy()
+    counts = shares.sum(0)
+    means = shares.T @ x / counts[:, None]
+    covariance = sum(shares[i, c] * torch.outer(z - means[c], z - means[c]) for i, z in enumerate(x) for c in range(3))
+    covariance = covariance / len(x)
+    covariance = 0.8 * covariance + 0.2 * torch.eye(5) * covariance.diagonal().mean()
+    for i, z in enumerate(x):
+        rest, weights = torch.cat([x[:i], x[i + 1 :]]), torch.cat([shares[:i], shares[i + 1 :]])
+        expected = np.array([
+            np.log(weights[:, c].sum() / len(x))
+            + multivariate_normal((weights[:, c] @ rest) / weights[:, c].sum(), covariance).logpdf(z)
+            for c in range(3)
+        ])  # fmt: skip
+        np.testing.assert_allclose(ours[i] - ours[i, 0], expected - expected[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_class_of_one_sample_does_not_keep_it():
+    x, labels = clusters(classes=2, d=40)
+    x = x - x.mean(0)
+    shares = torch.cat([one_hot(labels), torch.zeros(len(x), 1)], 1).double()
+    shares[0] = torch.tensor([0.0, 0.0, 1.0])  # one of the first class has a third to itself
+    weight, offset = class_discriminants(x, shares, 0.3)
+    assert (x @ weight + offset)[0].softmax(0)[2] > 0.5, "its own mean is nearest to it"
+    assert left_out_densities(x, shares, 0.3)[0].softmax(0)[2] < 1e-3
+
+
 def test_the_rounds_are_expectation_maximisation():
     x, labels = clusters(per_class=12)
     logits = one_hot(labels) + torch.randn(len(x), 4, generator=torch.Generator().manual_seed(2)).double()
-    weight, offset, _ = fit_class_structure(x, logits, shrinkage=0.4, doubt=5.0, rounds=3)
-    rho, joint = 48 / (48 + 5 * 4), logits
-    for _ in range(3):
-        g, b = class_discriminants(x - x.mean(0), joint.softmax(1), 0.4)
-        joint = logits + rho * ((x - x.mean(0)) @ g + b)
-    torch.testing.assert_close(logits + x @ weight + offset, joint)
+    weight, offset, _ = fit_class_structure(x, logits, 0.7, shrinkage=0.4, rounds=3)
+    centred, shares = x - x.mean(0), logits.softmax(1)
+    for _ in range(2):
+        shares = (logits + 0.7 * left_out_densities(centred, shares, 0.4)).softmax(1)
+    g, b = class_discriminants(centred, shares, 0.4)
+    torch.testing.assert_close(logits + x @ weight + offset, logits + 0.7 * (centred @ g + b))
 
 
-def test_with_few_samples_per_class_the_network_decides():
+def test_the_classes_count_with_samples_and_with_what_changed():
+    assert class_weight(300, 10, 1.0, doubt=10, calm=0.0) == pytest.approx(300 / 400)
+    assert class_weight(300, 10, 0.05, doubt=0, calm=0.05) == pytest.approx(0.5)
+    assert class_weight(300, 10, 0.0, doubt=0, calm=0.05) == 0.0
+    assert class_weight(300, 10, 0.0, doubt=0, calm=0.0) == 1.0
+    weights = [class_weight(300, 10, c, doubt=10, calm=0.05) for c in (0.0, 0.01, 0.1, 0.5, 1.0)]
+    assert weights == sorted(weights)
+
+
+def test_with_no_weight_the_network_decides():
     x, labels = clusters(per_class=1)
     logits = one_hot(labels)
-    weight, offset, _ = fit_class_structure(x, logits, doubt=1e9)
-    torch.testing.assert_close(logits + x @ weight + offset, logits, rtol=0, atol=1e-6)
+    weight, offset, temperature = fit_class_structure(x, logits, 0.0)
+    assert not weight.any() and not offset.any() and temperature == 1.0
 
 
 def test_a_class_that_nobody_is_taken_for_stays_finite():
     x, labels = clusters(classes=2)
     logits = torch.cat([50 * one_hot(labels), torch.full((len(x), 1), -1e4)], 1)
-    weight, offset, temperature = fit_class_structure(x, logits)
+    weight, offset, temperature = fit_class_structure(x, logits, 0.9)
     assert weight.isfinite().all() and offset.isfinite().all() and 0 < temperature <= 1
     same = torch.ones(6, 5)  # no spread at all
-    assert fit_class_structure(same, torch.randn(6, 3))[0].isfinite().all()
+    assert fit_class_structure(same, torch.randn(6, 3), 0.9)[0].isfinite().all()
 
 
 def test_the_temperature_never_sharpens():

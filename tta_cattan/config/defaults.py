@@ -103,6 +103,7 @@ _C = CfgNode(
             "D": 0,  # dimension of the target subspace; 0 = 64, or all features where there are fewer [ours]
             "LAMBDA_LR": 0.025,  # weight of the confidence loss [ours; paper]
             "LAMBDA_CB": 3.0,  # weight of the divergence of the running mean prediction [ours]
+            "TEST_BALANCE": True,  # leave it out where the first predictions refute that classes are balanced [ours]
             "LAMBDA_ALIGN": 1.0,  # weight of the alignment cost, a mean [ours; authors' code]
             "CONFIDENCE": "hlr",  # 'hlr' = hard likelihood ratio, 'slr' = soft, 'entropy' [ours; paper]
             "PHI_LR": 0.3,  # learning rate of Phi, as a multiple of OPTIM.LR [ours]
@@ -116,6 +117,7 @@ _C = CfgNode(
             "STRUCTURE": True,
             "SHRINKAGE": 0.3,  # share of the classes' covariance that is the same in every direction [ours]
             "DOUBT": 10.0,  # samples per class at which the classes found count half [ours]
+            "CALM": 0.05,  # part of predictions changed by adaptation at which they count half; 0 = in full [ours]
             # adapt and predict by the mean over an image and its mirror image; not for digits or text [ours]
             "MIRROR": False,
         },

@@ -161,13 +161,17 @@ class CATTAn(AdaptationMethod):
     def prepare(self, batches: Batches) -> None:
         """Fit ``W_t`` to the features of all batches, choose d where it is open, and set ``Phi`` to ``Phi*``."""
         moments = FeatureMoments(self.head.in_features, self.head.weight.device)
-        for _, x in batches:
-            _, features = self.logits_and_features(x, adapting=False)
+        for indices, x in batches:
+            logits, features = self.logits_and_features(x, adapting=False)
+            self.seen_first(logits, indices)
             moments.update(features.float())
         target = subspace_of_moments(moments, self.d or None, center=self.centering != "none")
         d = self.d or self._rule(target.eigenvalues, target.count)
         self.prepared = target.truncate(d)
         self._start_alignment(self.prepared)
+
+    def seen_first(self, logits: Tensor, indices: Tensor) -> None:
+        """Learn what else a method wants to know of the batches of ``prepare``."""
 
     def start_again(self) -> None:
         """Go back to ``Phi*`` of the target subspace from ``prepare``, or to the source where it is tracked."""

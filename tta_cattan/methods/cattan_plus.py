@@ -11,12 +11,13 @@ from tta_cattan.errors import UserError
 from tta_cattan.methods.arguments import checked_fraction
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, Batches
 from tta_cattan.methods.cattan import CATTAn
+from tta_cattan.methods.first_predictions import FirstPredictions
 from tta_cattan.methods.mirror import mean_prediction, with_mirror_images
 from tta_cattan.methods.running_balance import RunningBalance
 from tta_cattan.models.classifier import replace_module
 from tta_cattan.models.input_transform import TransformedModel, image_channels, transformed_parameters
 from tta_cattan.models.target_classes import TargetClasses
-from tta_cattan.subspace import fit_class_structure
+from tta_cattan.subspace import class_weight, fit_class_structure
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -35,7 +36,8 @@ class CATTAnPlus(CATTAn):
     prediction ``m``, over the norm affines, ``Phi`` and, with ``transform``, IP's input transformation. With ``mirror``
     ``y`` is ``log((softmax(y(x)) + softmax(y(x mirrored))) / 2)``, in the loss as in the prediction. Layers of batch
     normalisation use statistics between the source's and the batch's. With ``structure``, offline, predictions
-    in the end take into account where the target's classes lie in ``W_t``.
+    in the end take into account where the target's classes lie in ``W_t``, the more the more of them adaptation
+    changed. With ``test_balance`` the balance is left out where the first predictions refute it.
     docs/study.md says what each departure from the paper bought.
     """
 
@@ -60,6 +62,8 @@ class CATTAnPlus(CATTAn):
         structure: bool = True,
         shrinkage: float = 0.3,
         doubt: float = 10.0,
+        calm: float = 0.05,
+        test_balance: bool = True,
         transform: bool = True,
         width: int = 16,
         depth: int = 2,
@@ -71,7 +75,8 @@ class CATTAnPlus(CATTAn):
         self._shape = {"channels": image_channels(model), "width": width, "depth": depth} if transform else None
         self.balance = RunningBalance(kappa)
         self.mirror, self.views = mirror, 2 if mirror else 1
-        self.structure, self.doubt = structure, doubt
+        self.structure, self.doubt, self.calm = structure, doubt, calm
+        self.test_balance = test_balance
         self.shrinkage = checked_fraction("shrinkage", shrinkage)
         super().__init__(
             model,
@@ -110,8 +115,10 @@ class CATTAnPlus(CATTAn):
         return super().affine_params() if self._shape is None else transformed_parameters(self.model)
 
     def forget(self) -> None:
-        """Drop the target subspace, the running mean prediction and the target's classes."""
+        """Drop the target subspace, the first and the running predictions and the target's classes."""
         super().forget()
+        self.first = FirstPredictions()
+        self.changed: float | None = None
         self.classes.clear()
         self.balance.forget()
 
@@ -120,9 +127,23 @@ class CATTAnPlus(CATTAn):
         self.classes.to(self.head.weight.device)
         super().state_loaded()
 
+    def start_again(self) -> None:
+        """Go back to where adaptation began; what ``prepare`` saw of the target stays known."""
+        first = self.first
+        super().start_again()
+        if self.prepared is not None:
+            self.first = first
+
+    def seen_first(self, logits: Tensor, indices: Tensor) -> None:
+        """Remember what the network says of a batch before it has learnt anything."""
+        self.first.add(logits, indices)
+
     def balance_loss(self, logits: Tensor) -> Tensor:
-        """``KL(m || uniform)`` of the running mean prediction."""
-        return self.balance(logits, self.new_batch)
+        """``KL(m || uniform)`` of the running mean prediction, or 0 where the classes are not balanced."""
+        if self.prepared is None and self.new_batch:
+            self.first.add(logits)
+        loss = self.balance(logits, self.new_batch)
+        return loss * self.first.balanced() if self.test_balance else loss
 
     @torch.no_grad()
     def finish(self, batches: Batches) -> None:
@@ -133,18 +154,27 @@ class CATTAnPlus(CATTAn):
         if not self.structure:
             return
         self.classes.clear()
-        found = []
-        for _, x in batches:
+        found, places = [], []
+        for indices, x in batches:
             logits, features = self.logits_and_features(x, adapting=False)
             coordinates = self._mean_of_views(features.float()) @ self.head.target_basis
             rows = torch.cat([coordinates, logits], 1)
-            found.append(rows[rows.isfinite().all(1)])
+            finite = rows.isfinite().all(1)
+            found.append(rows[finite])
+            places.append(indices.to(finite.device)[finite])
         rows = torch.cat(found) if found else torch.empty(0)
-        if len(rows):
-            coordinates, logits = rows.tensor_split([self.head.target_basis.shape[1]], 1)
-            self.classes.set(
-                self.head.target_basis, *fit_class_structure(coordinates, logits, self.shrinkage, self.doubt)
-            )
+        if not len(rows):
+            return
+        basis = self.head.target_basis
+        coordinates, logits = rows.tensor_split([basis.shape[1]], 1)
+        self.changed = self.first.changed(logits, torch.cat(places))
+        rho = class_weight(len(logits), logits.shape[1], self.changed, self.doubt, self.calm)
+        self.classes.set(basis, *fit_class_structure(coordinates, logits, rho, self.shrinkage))
+
+    def describe(self) -> dict[str, Any]:
+        """Add whether the first predictions allow balanced classes, and what part of them has changed in the end."""
+        facts = {**super().describe(), "balanced": bool(self.first.balanced())}
+        return facts if self.changed is None else {**facts, "changed": self.changed}
 
     def _mean_of_views(self, features: Tensor) -> Tensor:
         return features.unflatten(0, (self.views, -1)).mean(0)

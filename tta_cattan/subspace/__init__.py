@@ -1,7 +1,13 @@
 """The maths of subspace alignment: pure functions and small records of tensors."""
 
 from tta_cattan.subspace.alignment import REDUCTIONS, alignment_cost, closed_form, fold_alignment, project_classifier
-from tta_cattan.subspace.class_structure import class_discriminants, fit_class_structure, matching_temperature
+from tta_cattan.subspace.class_structure import (
+    class_discriminants,
+    class_weight,
+    fit_class_structure,
+    left_out_densities,
+    matching_temperature,
+)
 from tta_cattan.subspace.dimension import eigenvalue_gaps, select_dimension, stability_bound, stability_curve
 from tta_cattan.subspace.fit import classifier_subspace, fit_subspace, subspace_of_moments
 from tta_cattan.subspace.moments import FeatureMoments
@@ -15,12 +21,14 @@ __all__ = [
     "SubspaceTracker",
     "alignment_cost",
     "class_discriminants",
+    "class_weight",
     "classifier_subspace",
     "closed_form",
     "eigenvalue_gaps",
     "fit_class_structure",
     "fit_subspace",
     "fold_alignment",
+    "left_out_densities",
     "matching_temperature",
     "orthonormality_error",
     "project_classifier",

@@ -15,37 +15,58 @@ def class_discriminants(coordinates: Tensor, shares: Tensor, shrinkage: float) -
     ``M`` holds the means of ``coordinates`` (n x d) weighted by ``shares`` (n x C, each sample's sum to 1); ``S`` is
     their covariance around the means, ``shrinkage`` of it replaced by the same variance in every direction.
     """
-    counts = shares.sum(0)
-    means = shares.T @ coordinates / counts.clamp_min(_EMPTY)[:, None]
-    scatter = coordinates.T @ coordinates - (counts[:, None] * means).T @ means
-    covariance = scatter / len(coordinates)
-    even = torch.eye(len(covariance)).to(covariance) * covariance.diagonal().mean().clamp_min(_EMPTY)
-    weight = torch.linalg.solve(torch.lerp(covariance, even, shrinkage), means.T)
+    counts, means, covariance = _moments(coordinates, shares, shrinkage)
+    weight = torch.linalg.solve(covariance, means.T)
     parts = (counts / len(coordinates)).clamp_min(_EMPTY)
     return weight, parts.log() - 0.5 * (means * weight.T).sum(1)
 
 
+def left_out_densities(coordinates: Tensor, shares: Tensor, shrinkage: float) -> Tensor:
+    """Return ``log(pi_c N(x; m_c, S))`` (n x C) up to a constant, ``pi`` and ``m`` from all samples but the one judged.
+
+    Without ``x`` and its share p a class of N samples has the mean ``(N m - p x) / (N - p)``: a class that a few
+    samples make up by themselves does not keep them. One that ``x`` alone makes up has the mean 0 then; ``coordinates``
+    are centred. ``S`` is that of all samples.
+    """
+    counts, means, covariance = _moments(coordinates, shares, shrinkage)
+    others = counts - shares + _EMPTY
+    solved = torch.linalg.solve(covariance, torch.cat([coordinates, means]).T).T
+    of_samples, of_means = solved.tensor_split([len(coordinates)])
+    # x - (N m - p x) / (N - p) = a x - b m
+    a, b = (counts + _EMPTY) / others, counts / others
+    squares = a.square() * (coordinates * of_samples).sum(1, keepdim=True) + b.square() * (means * of_means).sum(1)
+    distances = squares - 2 * a * b * (coordinates @ of_means.T)
+    return (others / len(coordinates)).log() - 0.5 * distances.clamp_min(0)
+
+
+def class_weight(n: int, classes: int, changed: float, doubt: float, calm: float) -> float:
+    """Return ``rho = n / (n + doubt C) * c^2 / (c^2 + calm^2)``, what the classes found count beside the network.
+
+    With few samples per class they say little. Where adaptation ``changed`` few predictions (c, a part of 1) there was
+    little to repair, and the network knows more than normal distributions do.
+    """
+    moved = changed**2 / (changed**2 + calm**2) if calm else 1.0
+    return n / (n + doubt * classes) * moved
+
+
 def fit_class_structure(
-    coordinates: Tensor, logits: Tensor, shrinkage: float = 0.3, doubt: float = 10.0, rounds: int = 10
+    coordinates: Tensor, logits: Tensor, rho: float, shrinkage: float = 0.3, rounds: int = 10
 ) -> tuple[Tensor, Tensor, float]:
     """Return weight (d x C), offset (C) and temperature of ``t (y + x weight + offset)``, the logits by both opinions.
 
-    The opinions are the network's, ``softmax(y)``, and the one of where the target's classes lie in its subspace: they
-    are multiplied, the classes are found again by the product, ``rounds`` times (expectation maximisation, the network
-    as the prior). The second counts ``rho = n / (n + doubt C)``: with few samples per class it says little. ``t`` keeps
-    the mean confidence at the network's, because the d directions are not as independent as a normal distribution has
-    it.
+    The opinions are the network's, ``softmax(y)``, and the one of where the target's classes lie in its subspace, to
+    the power ``rho``: they are multiplied, the classes are found again by the product, ``rounds`` times (expectation
+    maximisation, the network as the prior, each sample judged by the others). ``t`` keeps the mean confidence at the
+    network's, because the d directions are not as independent as a normal distribution has it.
     """
     x, y = coordinates.double(), logits.double()
     centre = x.mean(0)
     x = x - centre
-    rho = len(x) / (len(x) + doubt * y.shape[1])
-    joint = y
-    for _ in range(rounds):
-        weight, offset = class_discriminants(x, joint.softmax(1), shrinkage)
-        joint = y + rho * (x @ weight + offset)
-    weight, offset = rho * weight, rho * offset
-    temperature = matching_temperature(joint, y.softmax(1).amax(1).mean().item())
+    shares = y.softmax(1)
+    for _ in range(rounds - 1):
+        shares = (y + rho * left_out_densities(x, shares, shrinkage)).softmax(1)
+    weight, offset = (rho * found for found in class_discriminants(x, shares, shrinkage))
+    temperature = matching_temperature(y + x @ weight + offset, y.softmax(1).amax(1).mean().item())
     return weight.to(logits), (offset - centre @ weight).to(logits), temperature
 
 
@@ -59,3 +80,12 @@ def matching_temperature(logits: Tensor, confidence: float) -> float:
         above = (middle * logits).softmax(1).amax(1).mean().item() > confidence
         low, high = (low, middle) if above else (middle, high)
     return (low * high) ** 0.5
+
+
+def _moments(coordinates: Tensor, shares: Tensor, shrinkage: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the samples, the mean and, of all, the shrunk covariance of the classes."""
+    counts = shares.sum(0)
+    means = shares.T @ coordinates / counts.clamp_min(_EMPTY)[:, None]
+    covariance = (coordinates.T @ coordinates - (counts[:, None] * means).T @ means) / len(coordinates)
+    even = torch.eye(len(covariance)).to(covariance) * covariance.diagonal().mean().clamp_min(_EMPTY)
+    return counts, means, torch.lerp(covariance, even, shrinkage)

@@ -1,0 +1,58 @@
+"""What the network said of the target's samples before it had learnt from them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def balanced_limit(doubt: Tensor, n: int, classes: int) -> Tensor:
+    """Return ``doubt + sqrt((C - 1) / (2 pi n))``: how far balanced classes' predictions may lie from balance.
+
+    The parts that a network predicts differ from the true ones by no more than its errors (total variation), which
+    it expects to be ``doubt = 1 - mean(max softmax(y))``; and n samples of C equal classes are themselves so far from
+    balance, on average and for n not too small.
+    """
+    return doubt + math.sqrt((classes - 1) / (2 * math.pi * n))
+
+
+class FirstPredictions:
+    """Whether the first predictions allow that the classes are balanced, and how many of them have changed."""
+
+    def __init__(self) -> None:
+        self.labels: list[tuple[Tensor, Tensor]] = []  # indices and classes, batch by batch
+        self.count = 0
+        self.total: Tensor | None = None  # of the predicted parts, and of the largest of each sample
+
+    @torch.no_grad()
+    def add(self, logits: Tensor, indices: Tensor | None = None) -> None:
+        """Take in a batch; what is not finite has no say. Only with ``indices`` is it known later what changed."""
+        finite = logits.isfinite().all(1)
+        if indices is not None:
+            self.labels.append((indices.to(finite.device)[finite], logits.argmax(1)[finite]))
+        parts = logits[finite].softmax(1)
+        total = torch.cat([parts, parts.amax(1, keepdim=True)], 1).double().sum(0)
+        self.count += len(parts)
+        self.total = total if self.total is None else self.total + total
+
+    def balanced(self) -> Tensor | bool:
+        """Return whether ``1/2 sum |m - 1/C|`` of the mean prediction is within ``balanced_limit``."""
+        if self.total is None or not self.count:
+            return True
+        mean, confidence = (self.total / self.count).tensor_split([-1])
+        deviation = 0.5 * (mean - 1 / len(mean)).abs().sum()
+        return deviation <= balanced_limit(1 - confidence[0], self.count, len(mean))
+
+    def changed(self, logits: Tensor, indices: Tensor) -> float:
+        """Return the part of the samples that were taken for another class then; 1 if none of them was seen then."""
+        if not self.labels:
+            return 1.0
+        places, labels = (torch.cat(column).to(logits.device) for column in zip(*self.labels, strict=True))
+        places, order = places.sort(stable=True)
+        indices = indices.to(logits.device)
+        nearest = torch.searchsorted(places, indices).clamp_max(len(places) - 1)
+        seen = places[nearest] == indices
+        changed = labels[order][nearest][seen] != logits.argmax(1)[seen]
+        return changed.double().mean().item() if len(changed) else 1.0
