@@ -19,6 +19,7 @@ OWN = (
     "CATTAN_PLUS.LAMBDA_CB=1",
     "CATTAN_PLUS.SHRINKAGE=0.1,0.8",
     "CATTAN_PLUS.DOUBT=0,100",
+    "CATTAN_PLUS.CALM=0,0.1",
     *PARTS,
 )
 SEVERAL = ("gaussian_noise", "motion_blur", "snow", "contrast", "jpeg_compression")
@@ -103,6 +104,21 @@ def blocks(data: Path, out: Path) -> list[Block]:
             pairs=True,
         ),
         Block(
+            "uneven",
+            "MNIST to USPS (test images) without some digits, offline, 5 epochs",
+            "cfgs/mnist_usps/cattan.yaml",
+            [*digits, "CORRUPTION.DATASET", "study_uneven", "DATA.SOURCE", "mnist"],
+            chosen_by="choose-digits",
+        ),
+        Block(
+            "uneven-own",
+            "CATTAn+ on the same, without its test of the balance",
+            "cfgs/mnist_usps/cattan.yaml",
+            [*digits, "CORRUPTION.DATASET", "study_uneven", "DATA.SOURCE", "mnist"],
+            methods=("cattan_plus",),
+            vary=("CATTAN_PLUS.TEST_BALANCE=False",),
+        ),
+        Block(
             "office",
             "Office-Caltech10, features, twelve pairs, offline, 5 epochs",
             "cfgs/office_caltech10/cattan.yaml",
@@ -178,6 +194,12 @@ def blocks(data: Path, out: Path) -> list[Block]:
             "cfgs/cifar10_c/cattan.yaml",
             cifar("resnet56", "reported", 1000, *clean, *offline),
             chosen_by="choose-cifar",
+        ),
+        Block(
+            "clean-digits",
+            "Clean embedded digits, offline, 5 epochs, five seeds",
+            "cfgs/digits_c/cattan.yaml",
+            ["CORRUPTION.TYPE", ["brightness"], "CORRUPTION.SEVERITY", [0], "SEEDS", [0, 1, 2, 3, 4]],
         ),
         Block(
             "imagenet",

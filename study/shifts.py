@@ -27,6 +27,13 @@ class ChoosingDigits(DigitsDA):
     short_names = {"mnist": "M", "usps": "U", "uci": "D"}
 
 
+@BENCHMARK_REGISTRY.register("study_uneven")
+class UnevenDigits(DigitsDA):
+    """MNIST as the source, USPS without the digits from 5 or from 2 on, or with ever fewer of each, as targets."""
+
+    short_names = {"mnist": "M", "to4": "0-4", "to1": "0-1", "tail": "tail"}
+
+
 @BENCHMARK_REGISTRY.register("study_clean")
 class CleanImages(Benchmark):
     """Clean CIFAR-10 test images: what adaptation must not harm."""
@@ -64,7 +71,7 @@ def make_cifar(data: Path, out: Path, part: slice, corruptions: tuple[str, ...])
 
 
 def make_digits(data: Path, out: Path) -> None:
-    """Put MNIST, USPS and scikit-learn's digits side by side."""
+    """Put MNIST, USPS, scikit-learn's digits and uneven parts of USPS side by side."""
     from sklearn.datasets import load_digits
 
     out.mkdir(parents=True, exist_ok=True)
@@ -75,9 +82,17 @@ def make_digits(data: Path, out: Path) -> None:
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.images))
     x = (digits.images[order] * (255 / 16)).round().astype(np.uint8)
-    parts = {"x_train": x[:0], "y_train": digits.target[:0], "x_test": x, "y_test": digits.target[order]}
-    with atomic_path(out / "uci.npz") as path, path.open("wb") as target:
-        np.savez(target, **parts)
+    _write_digits(out / "uci.npz", x, digits.target[order])
+    _, _, x, y = read_npz(out / "usps.npz", ("x_train", "y_train", "x_test", "y_test"))
+    rng = np.random.default_rng(0)
+    for name, kept in {"to4": y < 5, "to1": y < 2, "tail": rng.random(len(y)) < 0.6**y}.items():
+        _write_digits(out / f"{name}.npz", x[kept], y[kept])
+
+
+def _write_digits(path: Path, x: np.ndarray, y: np.ndarray) -> None:
+    """Write all images as the test part of a digits file."""
+    with atomic_path(path) as temporary, temporary.open("wb") as target:
+        np.savez(target, x_train=x[:0], y_train=y[:0], x_test=x, y_test=y)
 
 
 def make_imagenet(data: Path, out: Path, size: int) -> None:

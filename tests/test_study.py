@@ -11,7 +11,7 @@ from digits_runs import SHARED, overrides
 
 from study.__main__ import best_rates, main, run_block, to_markdown
 from study.blocks import Block, blocks
-from study.shifts import ChoosingDigits, CleanImages, make_cifar, make_digits
+from study.shifts import ChoosingDigits, CleanImages, UnevenDigits, make_cifar, make_digits
 from tta_cattan.config import find_config, load_cfg
 from tta_cattan.domain import Domain
 
@@ -63,10 +63,20 @@ def test_an_unknown_block_is_told(capsys):
 
 
 def test_digits_that_choose_stand_beside_the_others(tmp_path):
-    make_digits(tmp_path / "none", tmp_path / "digits")
+    data = tmp_path / "data" / "digits"
+    data.mkdir(parents=True)
+    x, y = np.full((3000, 16, 16), 9, np.uint8), np.arange(3000) % 10
+    np.savez(data / "usps.npz", x_train=x[:5], y_train=y[:5], x_test=x, y_test=y)
+    np.savez(data / "mnist.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    make_digits(tmp_path / "data", tmp_path / "digits")
     cfg = load_cfg(None, ["DATA_DIR", str(tmp_path / "digits"), "DATA.SOURCE", "mnist", "CORRUPTION.NUM_EX", -1])
     images, labels = ChoosingDigits(cfg).target(Domain("uci")).tensors
     assert images.shape == (1797, 1, 28, 28) and 0.9 < images.max() <= 1 and labels.bincount().min() > 150
+    uneven = UnevenDigits(cfg)
+    counts = {domain.name: uneven.target(domain).tensors[1].bincount(minlength=10) for domain in uneven.domains()}
+    assert counts["to4"].tolist() == [300] * 5 + [0] * 5 and counts["to1"].tolist() == [300] * 2 + [0] * 8
+    expected = 300 * 0.6 ** torch.arange(10)
+    assert ((counts["tail"] - expected).abs() <= 5 * expected.sqrt()).all()
 
 
 def test_clean_images_are_those_of_the_part(tmp_path):

@@ -7,15 +7,17 @@ import math
 import torch
 from torch import Tensor
 
+OVERCONFIDENCE = 1.5  # errors per error that a network expects to make; 1.4 to 1.7 on shifted data, docs/study.md
+
 
 def balanced_limit(doubt: Tensor, n: int, classes: int) -> Tensor:
-    """Return ``doubt + sqrt((C - 1) / (2 pi n))``: how far balanced classes' predictions may lie from balance.
+    """Return ``1.5 doubt + sqrt((C - 1) / (2 pi n))``: how far balanced classes' predictions may lie from balance.
 
-    The parts that a network predicts differ from the true ones by no more than its errors (total variation), which
-    it expects to be ``doubt = 1 - mean(max softmax(y))``; and n samples of C equal classes are themselves so far from
-    balance, on average and for n not too small.
+    The parts that a network predicts differ from the true ones by no more than its errors (total variation). It
+    expects ``doubt = 1 - mean(max softmax(y))`` of them, and makes more. And n samples of C equal classes are
+    themselves so far from balance, on average and for n not too small.
     """
-    return doubt + math.sqrt((classes - 1) / (2 * math.pi * n))
+    return OVERCONFIDENCE * doubt + math.sqrt((classes - 1) / (2 * math.pi * n))
 
 
 class FirstPredictions:
