@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from study.blocks import BASELINES, Block, blocks
+from study.product import draw, main_effects
 from study.shifts import make_all
 from tta_cattan.allocator import keep_freed_memory
 from tta_cattan.config import find_config
 from tta_cattan.files import write_text
 from tta_cattan.paper.gather import gather
 from tta_cattan.runs.log import setup_logging
-from tta_cattan.runs.plan import Row
 from tta_cattan.runs.summary import Summary
 from tta_cattan.runs.sweep import Sweep, parse_sweeps
 from tta_cattan.runs.tables import METHOD_NAMES, domain_heads
 
-Table = list[tuple[str, str, Summary]]  # method, setting, the summary that has it alone
+Changes = tuple[tuple[str, Any], ...]  # keys and what they are set to
+Table = list[tuple[str, Changes, Summary]]  # method, its setting, the summary that has it alone
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,55 +39,62 @@ def main(arguments: Sequence[str]) -> int:
     make_all(options.data, options.out)
     for name in options.names or all_blocks:
         block = all_blocks[name]
-        rates = best_rates(run_block(all_blocks[block.chosen_by], options.out)) if block.chosen_by else {}
-        text = f"### {block.title}\n\n{to_markdown(run_block(block, options.out, rates))}\n"
+        chosen = best_settings(run_block(all_blocks[block.chosen_by], options.out)) if block.chosen_by else {}
+        table = run_block(block, options.out, chosen)
+        text = f"### {block.title}\n\n{to_markdown(table)}\n"
+        if block.draws:
+            text += f"\n{main_effects([(changes, _accuracy(summary)) for _, changes, summary in table])}\n"
         write_text(options.out / f"{name}.md", text)
         print(text, flush=True)
     return 0
 
 
-def run_block(block: Block, out: Path, chosen: Mapping[str, float] | None = None) -> Table:
+def run_block(block: Block, out: Path, chosen: Mapping[str, Changes] | None = None) -> Table:
     """Return the rows of a block; cells that are there are not computed again."""
     table: Table = []
     for method in block.methods:
         rates = block.rates if method in BASELINES else ()
         sweeps = parse_sweeps([f"OPTIM.LR={','.join(map(str, rates))}"] if rates else [])
         sweeps += parse_sweeps([block.sweep] if block.sweep else [])
-        rate = (chosen or {}).get(method)
-        table += _run_method(block, method, sweeps, [] if rate is None else ["OPTIM.LR", rate], out)
+        points = draw(block.grid, block.draws) if block.draws else [(chosen or {}).get(method, ())]
+        for point in points:
+            table += _run_method(block, method, sweeps, point, out)
     return table
 
 
-def _run_method(block: Block, method: str, sweeps: Sequence[Sweep], more: Sequence[Any], out: Path) -> Table:
+def _run_method(block: Block, method: str, sweeps: Sequence[Sweep], point: Changes, out: Path) -> Table:
+    more = [value for change in point for value in change]
     places = ["SAVE_DIR", out / "results" / block.name, "CKPT_DIR", out / "ckpt"]
     overrides = [str(v) if isinstance(v, Path) else v for v in (*block.overrides, *more, *places)]
     gathered = gather(find_config(block.cfg), overrides, [method], sweeps, parse_sweeps(block.vary), block.pairs)
-    return [(method, _setting(row, more), _only(gathered.summary, row.label)) for row in gathered.rows]
+    return [(method, (*row.changes, *point), _only(gathered.summary, row.label)) for row in gathered.rows]
 
 
-def best_rates(table: Table) -> dict[str, float]:
-    """Return the learning rate at which each method has the highest mean accuracy."""
-    best: dict[str, tuple[float, float]] = {}
-    for method, setting, summary in table:
-        accuracy = summary.averages[summary.methods[0], "accuracy"].mean
-        rate = setting.partition("OPTIM.LR ")[2]
-        if rate and accuracy > best.get(method, (-1.0, 0.0))[0]:
-            best[method] = accuracy, float(rate)
-    return {method: rate for method, (_, rate) in best.items()}
+def best_settings(table: Table) -> dict[str, Changes]:
+    """Return the setting at which each method has the highest mean accuracy; what has none keeps its preset."""
+    best: dict[str, tuple[float, Changes]] = {}
+    for method, changes, summary in table:
+        if changes and _accuracy(summary) > best.get(method, (-1.0, ()))[0]:
+            best[method] = _accuracy(summary), changes
+    return {method: changes for method, (_, changes) in best.items()}
+
+
+def _accuracy(summary: Summary) -> float:
+    return summary.averages[summary.methods[0], "accuracy"].mean
 
 
 def to_markdown(table: Table) -> str:
     """Return the table: a row per method and setting, a column per domain, mean and standard deviation over seeds."""
     heads = ["method", "setting", *domain_heads(table[0][2]), "avg", "ECE"]
     lines = [f"| {' | '.join(heads)} |", f"|---|---|{'---:|' * (len(heads) - 2)}"]
-    for method, setting, summary in table:
+    for method, changes, summary in table:
         name = summary.methods[0]
         cells = [f"{100 * summary.cells[name, domain, 'accuracy'].mean:.1f}" for domain in summary.domains]
         mean, ece = summary.averages[name, "accuracy"], summary.averages[name, "ece"]
         std = "" if mean.std is None else f" ({100 * mean.std:.1f})"
         shown = [
             METHOD_NAMES.get(method, method),
-            setting or "-",
+            _setting(changes) or "-",
             *cells,
             f"{100 * mean.mean:.1f}{std}",
             f"{ece.mean:.2f}",
@@ -95,8 +103,7 @@ def to_markdown(table: Table) -> str:
     return "\n".join(lines)
 
 
-def _setting(row: Row, more: Sequence[Any]) -> str:
-    changes = [*row.changes, *zip(more[::2], more[1::2], strict=True)]
+def _setting(changes: Changes) -> str:
     return ", ".join(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in changes)
 
 

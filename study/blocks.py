@@ -22,6 +22,19 @@ OWN = (
     "CATTAN_PLUS.CALM=0,0.1",
     *PARTS,
 )
+PRODUCT = (
+    "CATTAN.CENTERING=pca,none,shift",
+    "CATTAN.ALIGN_REDUCTION=sum,mean",
+    "CATTAN.LAMBDA_ALIGN=0.1,1.0,10.0",
+    "CATTAN.CLASS_BALANCE=bce,entropy,running",
+    "CATTAN.LAMBDA_CB=1.0,3.0",
+    "CATTAN.CONFIDENCE=hlr,slr,entropy",
+    "CATTAN.D=16,64,256",
+    "CATTAN.PHI_LR=0.3,1.0,3.0",
+    "CATTAN.SOURCE_BASIS=auto,classifier",
+    "BN.STATISTICS=batch,running,blend",
+    "OPTIM.LR=0.0003,0.001,0.003",
+)
 SEVERAL = ("gaussian_noise", "motion_blur", "snow", "contrast", "jpeg_compression")
 
 
@@ -30,7 +43,7 @@ class Block:
     """One table: a config with its changes, the methods, and where their learning rates come from.
 
     A block with ``rates`` tries each of them for every baseline. One with ``chosen_by`` takes, for every baseline, the
-    best of that block; CATTAn+ has the rate of its preset everywhere.
+    best setting of that block; CATTAn+ has its preset everywhere.
     """
 
     name: str
@@ -43,6 +56,8 @@ class Block:
     pairs: bool = False
     sweep: str = ""
     vary: Sequence[str] = ()  # KEY=a,b,c, each key alone
+    grid: Sequence[str] = ()  # KEY=a,b,c, of whose product ``draws`` points are run
+    draws: int = 0
 
 
 def blocks(data: Path, out: Path) -> list[Block]:
@@ -80,6 +95,16 @@ def blocks(data: Path, out: Path) -> list[Block]:
             rates=RATES,
         ),
         Block(
+            "product-digits",
+            "CATTAn's options all at once, 72 points: MNIST and USPS to scikit-learn's digits, as in choose-digits",
+            "cfgs/mnist_usps/cattan.yaml",
+            [*digits, "CORRUPTION.DATASET", "study_digits", "DATA.TARGET", "uci", "SEEDS", [0]],
+            methods=("cattan",),
+            pairs=True,
+            grid=PRODUCT,
+            draws=72,
+        ),
+        Block(
             "own-digits",
             "CATTAn+'s own settings, each alone: USPS to scikit-learn's digits, offline, 5 epochs: not reported",
             "cfgs/mnist_usps/cattan.yaml",
@@ -101,6 +126,15 @@ def blocks(data: Path, out: Path) -> list[Block]:
             "cfgs/mnist_usps/cattan.yaml",
             [*digits, "DATA.LIMIT", 2000],
             chosen_by="choose-digits",
+            pairs=True,
+        ),
+        Block(
+            "digits-product",
+            "MNIST and USPS, as in digits: CATTAn as the best of 72 points has it",
+            "cfgs/mnist_usps/cattan.yaml",
+            [*digits, "DATA.LIMIT", 2000],
+            methods=("cattan",),
+            chosen_by="product-digits",
             pairs=True,
         ),
         Block(

@@ -9,8 +9,9 @@ import pytest
 import torch
 from digits_runs import SHARED, overrides
 
-from study.__main__ import best_rates, main, run_block, to_markdown
+from study.__main__ import best_settings, main, run_block, to_markdown
 from study.blocks import Block, blocks
+from study.product import draw, main_effects
 from study.shifts import ChoosingDigits, CleanImages, UnevenDigits, make_cifar, make_digits
 from tta_cattan.config import find_config, load_cfg
 from tta_cattan.domain import Domain
@@ -28,7 +29,7 @@ def test_every_block_loads_and_is_chosen_by_one_that_is_not_reported():
         assert not (block.rates and block.chosen_by)
         if block.chosen_by:
             chooser = all_blocks[block.chosen_by]
-            assert chooser.rates and not chooser.chosen_by
+            assert (chooser.rates or chooser.draws) and not chooser.chosen_by
             assert dict(zip(chooser.overrides[::2], chooser.overrides[1::2], strict=True)) != dict(
                 zip(block.overrides[::2], block.overrides[1::2], strict=True)
             )
@@ -36,12 +37,10 @@ def test_every_block_loads_and_is_chosen_by_one_that_is_not_reported():
 
 def test_a_block_runs_and_its_cells_are_used_again(tmp_path):
     table = run_block(TINY, tmp_path)
-    assert [(method, setting) for method, setting, _ in table] == [
-        ("norm", ""), ("tent", "OPTIM.LR 0.0001"), ("tent", "OPTIM.LR 0.5"),
-    ]  # fmt: skip
-    accuracy = {setting: summary.averages[summary.methods[0], "accuracy"].mean for _, setting, summary in table[1:]}
-    best = max(accuracy, key=accuracy.get)
-    assert best_rates(table) == {"tent": float(best.split()[1])} and len(set(accuracy.values())) == 2
+    low, high = (("OPTIM.LR", 0.0001),), (("OPTIM.LR", 0.5),)
+    assert [(method, changes) for method, changes, _ in table] == [("norm", ()), ("tent", low), ("tent", high)]
+    accuracy = {changes: summary.averages[summary.methods[0], "accuracy"].mean for _, changes, summary in table[1:]}
+    assert best_settings(table) == {"tent": max(accuracy, key=accuracy.get)} and len(set(accuracy.values())) == 2
     text = to_markdown(table)
     assert text.count("\n") == 4 and "| TENT | OPTIM.LR 0.5 |" in text and "| Norm | - |" in text
 
@@ -53,7 +52,38 @@ def test_a_block_runs_and_its_cells_are_used_again(tmp_path):
 
 def test_a_chosen_rate_is_for_its_method_alone(tmp_path):
     block = Block("reported", "Reported", TINY.cfg, TINY.overrides, ("norm", "tent"), chosen_by="tiny")
-    assert [setting for _, setting, _ in run_block(block, tmp_path, {"tent": 0.5})] == ["", "OPTIM.LR 0.5"]
+    chosen = (("OPTIM.LR", 0.5), ("OPTIM.BETA", 0.8))
+    assert [changes for _, changes, _ in run_block(block, tmp_path, {"tent": chosen})] == [(), chosen]
+
+
+def test_a_draw_has_every_setting_equally_often():
+    grid = ("CATTAN.D=16,64,256", "BN.STATISTICS=batch,running", "OPTIM.LR=0.001,0.003")
+    points = draw(grid, 12)
+    assert points == draw(grid, 12) != draw(grid, 12, seed=1)
+    assert len(set(points)) == len(points) > 6
+    many = draw(("CATTAN.D=16,64,256", *(f"CATTAN.{key}=0.1,0.2,0.3" for key in ("LAMBDA_LR", "PHI_LR", "DECAY"))), 27)
+    for key, values in zip(("CATTAN.D", "CATTAN.PHI_LR"), ((16, 64, 256), (0.1, 0.2, 0.3)), strict=True):
+        counts = [sum(dict(point)[key] == value for point in many) for value in values]
+        assert sum(counts) == len(many) and max(counts) <= 9
+
+
+def test_main_effects_are_means_over_the_points():
+    results = [((("CATTAN.D", d), ("OPTIM.LR", lr)), 0.5 + 0.001 * d + lr) for d in (10, 20) for lr in (0.0, 0.1, 0.2)]
+    rows = main_effects(results).splitlines()[2:]
+    spread = np.std([0, 10, 20], ddof=1) / np.sqrt(3)
+    assert rows[0] == f"| CATTAN.D | 10 | 3 | 61.0 ± {spread:.1f} | 71.0 |"
+    assert [row.split("|")[4].strip() for row in rows] == [
+        f"61.0 ± {spread:.1f}", f"62.0 ± {spread:.1f}", "51.5 ± 0.5", "61.5 ± 0.5", "71.5 ± 0.5",
+    ]  # fmt: skip
+
+
+def test_a_block_of_draws_runs_each_point(tmp_path):
+    block = Block(
+        "drawn", "Drawn", TINY.cfg, overrides(), ("tent",), grid=("OPTIM.LR=0.001,0.01", "OPTIM.BETA=0.8,0.9"), draws=4
+    )
+    table = run_block(block, tmp_path)
+    assert [changes for _, changes, _ in table] == draw(block.grid, 4)
+    assert "| TENT | OPTIM.LR 0.0" in to_markdown(table) and best_settings(table)["tent"] in draw(block.grid, 4)
 
 
 def test_an_unknown_block_is_told(capsys):

@@ -97,7 +97,7 @@ CHOICES = {
     "TEST.ORDER": ["seeded", "file"],
     "CATTAN.CENTERING": ["pca", "none", "shift"],
     "CATTAN.ALIGN_REDUCTION": ["sum", "mean"],
-    "CATTAN.CLASS_BALANCE": ["bce", "entropy"],
+    "CATTAN.CLASS_BALANCE": ["bce", "entropy", "running"],
     "CATTAN.CONFIDENCE": ["hlr", "slr", "entropy"],
     "CATTAN_PLUS.CONFIDENCE": ["hlr", "slr", "entropy"],
     "TENT_PLUS.CLASS_BALANCE": ["bce", "entropy"],

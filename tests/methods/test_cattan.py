@@ -302,6 +302,19 @@ def test_a_batch_counts_once_however_many_steps():
     assert once.tracker.count == thrice.tracker.count == 32
 
 
+def test_the_running_balance_looks_at_more_than_one_batch():
+    method = build("cattan", class_balance="running", lambda_lr=0.0, lambda_align=0.0, lambda_cb=2.0, lr=0.0)
+    method.prepare(target_batches())
+    mean = None
+    for _, x in target_batches():
+        logits, loss = method.loss_calculation(x, None)
+        batch = logits.detach().double().softmax(1).mean(0)
+        mean = batch if mean is None else 0.9 * mean + 0.1 * batch
+        assert loss.item() == pytest.approx(2 * (mean * (N_CLASSES * mean).log()).sum().item(), rel=1e-5)
+    method.reset()
+    assert method.balance.mean is None
+
+
 @pytest.mark.parametrize("option", ["centering", "align_reduction", "class_balance", "confidence", "statistics"])
 def test_a_wrong_choice_is_named(option):
     with pytest.raises(UserError, match=f"{option} = 'foo': must be one of"):

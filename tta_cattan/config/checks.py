@@ -62,7 +62,6 @@ def distinct(entry: Check, required: bool = True) -> Check:
 
 
 NOT_EMPTY = Check("must not be empty", lambda value: bool(value.strip()))
-_BALANCE = one_of("bce", "entropy")
 _SEED = within(0, _MAX_SEED)
 
 CHECKS: dict[str, Check] = {
@@ -98,7 +97,7 @@ CHECKS: dict[str, Check] = {
     "CATTAN.SOURCE_BASIS": NOT_EMPTY,
     "CATTAN.CENTERING": one_of("pca", "none", "shift"),
     "CATTAN.ALIGN_REDUCTION": one_of("sum", "mean"),
-    "CATTAN.CLASS_BALANCE": _BALANCE,
+    "CATTAN.CLASS_BALANCE": one_of("bce", "entropy", "running"),
     "CATTAN.CONFIDENCE": one_of("hlr", "slr", "entropy"),
     "CATTAN.PHI_LR": at_least(0),
     "CATTAN.DELTA": within(0, 1, "()"),
@@ -119,7 +118,7 @@ CHECKS: dict[str, Check] = {
     "CATTAN_PLUS.WIDTH": at_least(1),
     "CATTAN_PLUS.DEPTH": at_least(1),
     "TENT_PLUS.LAMBDA_CB": at_least(0),
-    "TENT_PLUS.CLASS_BALANCE": _BALANCE,
+    "TENT_PLUS.CLASS_BALANCE": one_of("bce", "entropy"),
     "SHOT.LAMBDA_PL": at_least(0),
     "SHOT.ROUNDS": at_least(1),
     "IP.LAMBDA_LR": at_least(0),

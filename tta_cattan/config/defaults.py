@@ -90,7 +90,8 @@ _C = CfgNode(
             "CENTERING": "pca",
             "ALIGN_REDUCTION": "sum",  # alignment cost as 'sum' (paper) or 'mean' (authors' code) [ours]
             # 'bce' = binary cross-entropy to the uniform prior (paper); 'entropy' = mean entropy minus entropy of the
-            # mean prediction (authors' code, with LAMBDA_CB 0.2) [ours]
+            # mean prediction (authors' code, with LAMBDA_CB 0.2); 'running' = divergence of the running mean prediction
+            # from the uniform prior, as in CATTAn+ [ours]
             "CLASS_BALANCE": "bce",
             "CONFIDENCE": "hlr",  # 'hlr' = hard likelihood ratio (paper), 'slr' = soft, 'entropy' [ours]
             "PHI_LR": 1.0,  # learning rate of Phi, as a multiple of OPTIM.LR [ours]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tta_cattan.errors import UserError, chosen
 from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
+from tta_cattan.methods.running_balance import RunningBalance
 from tta_cattan.methods.source_check import check_source
 from tta_cattan.models.aligned_head import AlignedHead
 from tta_cattan.models.classifier import find_classifier, only_head_call, replace_module, watch_head
@@ -61,6 +62,7 @@ class CATTAn(AdaptationMethod):
         centering: str = "pca",
         align_reduction: str = "sum",
         class_balance: str = "bce",
+        kappa: float = 0.9,
         confidence: str = "hlr",
         phi_lr: float = 1.0,
         delta: float = 0.1,
@@ -81,7 +83,8 @@ class CATTAn(AdaptationMethod):
         self.decay, self.prior, self.phi_lr = decay, prior, phi_lr
         self.lambda_lr, self.lambda_cb, self.lambda_align = lambda_lr, lambda_cb, lambda_align
         self.align_reduction = chosen("align_reduction", align_reduction, REDUCTIONS)
-        self.class_balance = CLASS_BALANCE[chosen("class_balance", class_balance, CLASS_BALANCE)]
+        self.class_balance = chosen("class_balance", class_balance, (*CLASS_BALANCE, "running"))
+        self.balance = RunningBalance(kappa)
         self.confidence = CONFIDENCE[chosen("confidence", confidence, CONFIDENCE)]
         super().__init__(replace_module(model, self.classifier, head), **options)
         self.forget()
@@ -148,6 +151,7 @@ class CATTAn(AdaptationMethod):
         """Drop the target subspace: until the next target data the head is the plain source classifier."""
         self.tracker: SubspaceTracker | None = None
         self.prepared: Subspace | None = None
+        self.balance.forget()
         # Only a placeholder of Phi: where d is open, one direction is enough until the rule has chosen.
         source = self._source_basis(self.d or 1)
         self.head.align(source, source, enabled=False)
@@ -204,8 +208,10 @@ class CATTAn(AdaptationMethod):
         return loss + self.lambda_align * self.head.cost(self.align_reduction)
 
     def balance_loss(self, logits: Tensor) -> Tensor:
-        """``L_CB`` of a batch."""
-        return self.class_balance(logits)
+        """``L_CB`` of a batch, or the divergence of the running mean prediction."""
+        if self.class_balance == "running":
+            return self.balance(logits, self.new_batch)
+        return CLASS_BALANCE[self.class_balance](logits)
 
     @torch.no_grad()
     def predict_bypassed(self, x: Tensor) -> Tensor:

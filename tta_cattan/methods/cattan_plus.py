@@ -13,7 +13,6 @@ from tta_cattan.methods.base import ADAPTATION_REGISTRY, Batches
 from tta_cattan.methods.cattan import CATTAn
 from tta_cattan.methods.first_predictions import FirstPredictions
 from tta_cattan.methods.mirror import mean_prediction, with_mirror_images
-from tta_cattan.methods.running_balance import RunningBalance
 from tta_cattan.models.classifier import replace_module
 from tta_cattan.models.input_transform import TransformedModel, image_channels, transformed_parameters
 from tta_cattan.models.target_classes import TargetClasses
@@ -73,7 +72,6 @@ class CATTAnPlus(CATTAn):
         **options: Any,
     ) -> None:
         self._shape = {"channels": image_channels(model), "width": width, "depth": depth} if transform else None
-        self.balance = RunningBalance(kappa)
         self.mirror, self.views = mirror, 2 if mirror else 1
         self.structure, self.doubt, self.calm = structure, doubt, calm
         self.test_balance = test_balance
@@ -85,6 +83,8 @@ class CATTAnPlus(CATTAn):
             lambda_cb=lambda_cb,
             lambda_align=lambda_align,
             align_reduction="mean",
+            class_balance="running",
+            kappa=kappa,
             confidence=confidence,
             phi_lr=phi_lr,
             decay=decay,
@@ -120,7 +120,6 @@ class CATTAnPlus(CATTAn):
         self.first = FirstPredictions()
         self.changed: float | None = None
         self.classes.clear()
-        self.balance.forget()
 
     def state_loaded(self) -> None:
         """Follow ``load_state_dict``; a state from another device has left its classes there."""
@@ -142,7 +141,7 @@ class CATTAnPlus(CATTAn):
         """``KL(m || uniform)`` of the running mean prediction, or 0 where the classes are not balanced."""
         if self.prepared is None and self.new_batch:
             self.first.add(logits)
-        loss = self.balance(logits, self.new_batch)
+        loss = super().balance_loss(logits)
         return loss * self.first.balanced() if self.test_balance else loss
 
     @torch.no_grad()
