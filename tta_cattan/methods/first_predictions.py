@@ -35,7 +35,7 @@ class FirstPredictions:
         if indices is not None:
             self.labels.append((indices.to(finite.device)[finite], logits.argmax(1)[finite]))
         parts = logits[finite].softmax(1)
-        total = torch.cat([parts, parts.amax(1, keepdim=True)], 1).double().sum(0)
+        total = torch.cat([parts, parts.amax(1, keepdim=True)], 1).sum(0)
         self.count += len(parts)
         self.total = total if self.total is None else self.total + total
 

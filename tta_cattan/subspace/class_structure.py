@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tta_cattan.subspace.moments import float64_device
+
 _EMPTY = 1e-6  # samples: a class with fewer has no mean of its own
 
 
@@ -59,7 +61,8 @@ def fit_class_structure(
     maximisation, the network as the prior, each sample judged by the others). ``t`` keeps the mean confidence at the
     network's, because the d directions are not as independent as a normal distribution has it.
     """
-    x, y = coordinates.double(), logits.double()
+    device = float64_device(coordinates.device)
+    x, y = coordinates.to(device, torch.float64), logits.to(device, torch.float64)
     centre = x.mean(0)
     x = x - centre
     shares = y.softmax(1)
