@@ -75,6 +75,11 @@ def blocks(data: Path, out: Path) -> list[Block]:
 
     several = ["CORRUPTION.TYPE", list(SEVERAL), "SEEDS", [0]]
     few = [*several, "TEST.PROTOCOL", "online"]
+    imagenet = [
+        "MODEL.ARCH", "resnet50_v1", "MODEL.CKPT_PATH", data / "imagenet" / "resnet50.safetensors",
+        "DATA_DIR", out / "imagenet", "DATA.IMAGE_SIZE", 128, "CORRUPTION.NUM_EX", -1, "TEST.NUM_WORKERS", 0,
+        "SEEDS", [0], "CATTAN.SOURCE_BASIS", "classifier", "CATTAN.D", 256,
+    ]  # fmt: skip
     clean = ["CORRUPTION.DATASET", "study_clean", "CORRUPTION.SEVERITY", [0], "SEEDS", [0]]
     return [
         Block(
@@ -169,6 +174,13 @@ def blocks(data: Path, out: Path) -> list[Block]:
             chosen_by="choose-cifar",
         ),
         Block(
+            "cifar-fresh",
+            "CIFAR-10 as in cifar20, 400 images that nobody had looked at before, one seed",
+            "cfgs/cifar10_c/cattan.yaml",
+            cifar("resnet20", "fresh", 400, *offline, "SEEDS", [0]),
+            chosen_by="choose-cifar",
+        ),
+        Block(
             "cifar56",
             "CIFAR-10, fifteen corruptions, ResNet-56, 400 images, online, batch 64, one seed",
             "cfgs/cifar10_c/cattan.yaml",
@@ -239,29 +251,21 @@ def blocks(data: Path, out: Path) -> list[Block]:
             "imagenet",
             "ImageNet images (512), ResNet-50, 128 pixels, four corruptions, online, batch 64, one seed",
             "cfgs/imagenet_c/cattan.yaml",
+            [*imagenet, "CORRUPTION.TYPE", list(IMAGENET_CORRUPTIONS), "TEST.PROTOCOL", "online"],
+            methods=("source", "norm", "tent", "ip", "cattan", "cattan_plus"),
+        ),
+        Block(
+            "imagenet-offline",
+            "ImageNet images (512), ResNet-50, 128 pixels, two corruptions, offline, 2 epochs, one seed",
+            "cfgs/imagenet_c/cattan.yaml",
             [
-                "MODEL.ARCH",
-                "resnet50_v1",
-                "MODEL.CKPT_PATH",
-                data / "imagenet" / "resnet50.safetensors",
-                "DATA_DIR",
-                out / "imagenet",
-                "DATA.IMAGE_SIZE",
-                128,
-                "CORRUPTION.NUM_EX",
-                -1,
+                *imagenet,
                 "CORRUPTION.TYPE",
-                list(IMAGENET_CORRUPTIONS),
+                list(IMAGENET_CORRUPTIONS[:3:2]),
                 "TEST.PROTOCOL",
-                "online",
-                "TEST.NUM_WORKERS",
-                0,
-                "SEEDS",
-                [0],
-                "CATTAN.SOURCE_BASIS",
-                "classifier",
-                "CATTAN.D",
-                256,
+                "offline",
+                "TEST.EPOCHS",
+                2,
             ],
             methods=("source", "norm", "tent", "ip", "cattan", "cattan_plus"),
         ),

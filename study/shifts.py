@@ -16,7 +16,7 @@ from tta_cattan.data.digits_da import DigitsDA
 from tta_cattan.domain import Domain
 from tta_cattan.files import atomic_path
 
-REPORTED, CHOOSING = slice(0, 2000), slice(4000, 5000)  # of CIFAR-10's test images
+REPORTED, CHOOSING, FRESH = slice(0, 2000), slice(4000, 5000), slice(6000, 7000)  # of CIFAR-10's test images
 IMAGENET_CORRUPTIONS = ("gaussian_noise", "defocus_blur", "fog", "jpeg_compression")
 
 
@@ -113,5 +113,6 @@ def make_all(data: Path, out: Path) -> None:
     """Make what is missing."""
     make_cifar(data, out / "cifar-reported", REPORTED, COMMON)
     make_cifar(data, out / "cifar-choosing", CHOOSING, EXTRA)
+    make_cifar(data, out / "cifar-fresh", FRESH, COMMON)
     make_digits(data, out / "digits")
     make_imagenet(data, out / "imagenet", 128)
