@@ -80,6 +80,7 @@ RANGES = [
     ("CATTAN_PLUS.SHRINKAGE", [0.0, 1.0], [BELOW, 1.001], "must be in [0, 1]"),
     ("CATTAN_PLUS.DOUBT", [0.0, 1e9], [BELOW], "must be >= 0"),
     ("CATTAN_PLUS.CALM", [0.0, 1e9], [BELOW], "must be >= 0"),
+    ("CATTAN_PLUS.LEVEL", [0.0, 1.0], [BELOW, 1.001], "must be in [0, 1]"),
     ("CATTAN.DELTA", [1e-9, 0.999], [0.0, 1.0], "must be in (0, 1)"),
     ("CATTAN.DECAY", [1e-9, 1.0], [0.0, 1.001], "must be in (0, 1]"),
     ("RNG_SEED", [0, 2**32 - 1], [-1, 2**32], "must be in [0, 4294967295]"),

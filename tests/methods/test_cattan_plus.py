@@ -10,7 +10,7 @@ from torch import nn
 from tta_cattan.errors import UserError
 from tta_cattan.methods.mirror import with_mirror_images
 from tta_cattan.models.aligned_head import AlignedHead
-from tta_cattan.subspace import class_weight, classifier_subspace, fit_class_structure
+from tta_cattan.subspace import classifier_subspace, fit_class_structure
 
 
 def residual_head(d=6, bias=True):
@@ -101,9 +101,10 @@ def test_in_the_end_predictions_know_the_targets_classes(mirror):
     first = torch.cat([build("cattan_plus", mirror=mirror).predict(x) for _, x in target_batches()])
     changed = (first.argmax(1) != logits.argmax(1)).double().mean().item()
     assert method.describe()["changed"] == changed > 0
-    rho = len(logits) / (len(logits) + 10 * N_CLASSES) * changed**2 / (changed**2 + 0.05**2)
-    assert rho == pytest.approx(class_weight(len(logits), N_CLASSES, changed, 10.0, 0.05))
-    weight, offset, temperature = fit_class_structure(features @ basis, logits, rho, 0.3)
+    known = len(logits) / (len(logits) + 10 * N_CLASSES)
+    level = 0.5 * known if method.describe()["balanced"] else 0.0
+    rho = known * changed**2 / (changed**2 + 0.05**2)
+    weight, offset, temperature = fit_class_structure(features @ basis, logits, rho, 0.3, level)
     expected = temperature * (logits + features @ basis @ weight + offset)
     found = torch.cat([method.predict(x) for _, x in target_batches()])
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
@@ -134,7 +135,7 @@ def test_what_is_not_finite_has_no_say_in_the_classes():
 
 
 def test_where_nothing_changed_the_classes_are_not_heard():
-    method = adapted(lr=0.0)
+    method = adapted(lr=0.0, level=0.0)
     assert method.describe()["changed"] == 0.0
     for _, x in target_batches():
         torch.testing.assert_close(method.predict(x), method.logits_and_features(x, adapting=False)[0])
@@ -182,9 +183,10 @@ def test_a_restart_keeps_what_was_known_of_the_balance():
     assert method.describe()["balanced"], "nothing is known of the next target"
 
 
-def test_shrinkage_is_a_share():
-    with pytest.raises(UserError, match="shrinkage = 2"):
-        build("cattan_plus", shrinkage=2)
+@pytest.mark.parametrize("option", ["shrinkage", "level"])
+def test_a_share_is_not_more_than_all(option):
+    with pytest.raises(UserError, match=f"{option} = 2"):
+        build("cattan_plus", **{option: 2})
 
 
 def test_bypassing_leaves_out_both_ends():

@@ -9,11 +9,13 @@ from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from tta_cattan.subspace import (
+    balancing_offset,
+    change_weight,
     class_discriminants,
-    class_weight,
     fit_class_structure,
     left_out_densities,
     matching_temperature,
+    sample_weight,
 )
 
 
@@ -99,24 +101,44 @@ def test_a_class_of_one_sample_does_not_keep_it():
     assert left_out_densities(x, shares, 0.3)[0].softmax(0)[2] < 1e-3
 
 
-def test_the_rounds_are_expectation_maximisation():
+@pytest.mark.parametrize("level", [0.0, 0.6])
+def test_the_rounds_are_expectation_maximisation(level):
     x, labels = clusters(per_class=12)
     logits = one_hot(labels) + torch.randn(len(x), 4, generator=torch.Generator().manual_seed(2)).double()
-    weight, offset, _ = fit_class_structure(x, logits, 0.7, shrinkage=0.4, rounds=3)
+    weight, offset, _ = fit_class_structure(x, logits, 0.7, shrinkage=0.4, level=level, rounds=3)
     centred, shares = x - x.mean(0), logits.softmax(1)
     for _ in range(2):
-        shares = (logits + 0.7 * left_out_densities(centred, shares, 0.4)).softmax(1)
+        joint = logits + 0.7 * left_out_densities(centred, shares, 0.4)
+        shares = (joint + level * balancing_offset(joint)).softmax(1)
     g, b = class_discriminants(centred, shares, 0.4)
-    torch.testing.assert_close(logits + x @ weight + offset, logits + 0.7 * (centred @ g + b))
+    joint = logits + 0.7 * (centred @ g + b)
+    torch.testing.assert_close(logits + x @ weight + offset, joint + level * balancing_offset(joint))
+
+
+def test_the_offset_balances():
+    logits = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)) + torch.tensor([3.0, 0.0, 0.0, -2.0])
+    parts = (logits + balancing_offset(logits)).softmax(1).mean(0)
+    torch.testing.assert_close(parts, torch.full((4,), 0.25), rtol=1e-3, atol=0)
+    assert balancing_offset(torch.cat([logits, torch.full((50, 1), -1e4)], 1)).isfinite().all()
+
+
+def test_levelling_finds_classes_that_the_network_neglects():
+    x, labels = clusters()
+    logits = one_hot(labels) + torch.randn(len(x), 4, generator=torch.Generator().manual_seed(1)).double()
+    logits[:, 2] -= 2.5  # hardly ever predicted
+    right = {}
+    for level in (0.0, 0.5):
+        weight, offset, _ = fit_class_structure(x, logits, 0.3, level=level)
+        right[level] = ((logits + x @ weight + offset).argmax(1) == labels).double().mean().item()
+    assert right[0.5] > right[0.0] + 0.02
 
 
 def test_the_classes_count_with_samples_and_with_what_changed():
-    assert class_weight(300, 10, 1.0, doubt=10, calm=0.0) == pytest.approx(300 / 400)
-    assert class_weight(300, 10, 0.05, doubt=0, calm=0.05) == pytest.approx(0.5)
-    assert class_weight(300, 10, 0.0, doubt=0, calm=0.05) == 0.0
-    assert class_weight(300, 10, 0.0, doubt=0, calm=0.0) == 1.0
-    weights = [class_weight(300, 10, c, doubt=10, calm=0.05) for c in (0.0, 0.01, 0.1, 0.5, 1.0)]
-    assert weights == sorted(weights)
+    assert sample_weight(300, 10, doubt=10) == pytest.approx(300 / 400) and sample_weight(3, 10, doubt=0) == 1
+    assert change_weight(0.05, calm=0.05) == pytest.approx(0.5)
+    assert change_weight(0.0, calm=0.05) == 0.0 and change_weight(0.0, calm=0.0) == 1.0
+    weights = [change_weight(c, calm=0.05) for c in (0.0, 0.01, 0.1, 0.5, 1.0)]
+    assert weights == sorted(weights) and weights[-1] < 1
 
 
 def test_with_no_weight_the_network_decides():

@@ -115,6 +115,7 @@ CHECKS: dict[str, Check] = {
     "CATTAN_PLUS.SHRINKAGE": within(0, 1, "[]"),
     "CATTAN_PLUS.DOUBT": at_least(0),
     "CATTAN_PLUS.CALM": at_least(0),
+    "CATTAN_PLUS.LEVEL": within(0, 1, "[]"),
     "CATTAN_PLUS.WIDTH": at_least(1),
     "CATTAN_PLUS.DEPTH": at_least(1),
     "TENT_PLUS.LAMBDA_CB": at_least(0),

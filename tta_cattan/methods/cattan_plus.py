@@ -16,7 +16,7 @@ from tta_cattan.methods.mirror import mean_prediction, with_mirror_images
 from tta_cattan.models.classifier import replace_module
 from tta_cattan.models.input_transform import TransformedModel, image_channels, transformed_parameters
 from tta_cattan.models.target_classes import TargetClasses
-from tta_cattan.subspace import class_weight, fit_class_structure
+from tta_cattan.subspace import change_weight, fit_class_structure, sample_weight
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -36,7 +36,8 @@ class CATTAnPlus(CATTAn):
     ``y`` is ``log((softmax(y(x)) + softmax(y(x mirrored))) / 2)``, in the loss as in the prediction. Layers of batch
     normalisation use statistics between the source's and the batch's. With ``structure``, offline, predictions
     in the end take into account where the target's classes lie in ``W_t``, the more the more of them adaptation
-    changed. With ``test_balance`` the balance is left out where the first predictions refute it.
+    changed, and ``level`` of the way to equal parts. With ``test_balance`` there is no balance, neither in the loss nor
+    in these, where the first predictions refute it.
     docs/study.md says what each departure from the paper bought.
     """
 
@@ -62,6 +63,7 @@ class CATTAnPlus(CATTAn):
         shrinkage: float = 0.3,
         doubt: float = 10.0,
         calm: float = 0.05,
+        level: float = 0.5,
         test_balance: bool = True,
         transform: bool = True,
         width: int = 16,
@@ -76,6 +78,7 @@ class CATTAnPlus(CATTAn):
         self.structure, self.doubt, self.calm = structure, doubt, calm
         self.test_balance = test_balance
         self.shrinkage = checked_fraction("shrinkage", shrinkage)
+        self.level = checked_fraction("level", level)
         super().__init__(
             model,
             d=d,
@@ -141,8 +144,11 @@ class CATTAnPlus(CATTAn):
         """``KL(m || uniform)`` of the running mean prediction, or 0 where the classes are not balanced."""
         if self.prepared is None and self.new_batch:
             self.first.add(logits)
-        loss = super().balance_loss(logits)
-        return loss * self.first.balanced() if self.test_balance else loss
+        return super().balance_loss(logits) * self.believes_balance()
+
+    def believes_balance(self) -> Tensor | bool:
+        """Return whether the target's classes are taken for balanced."""
+        return self.first.balanced() if self.test_balance else True
 
     @torch.no_grad()
     def finish(self, batches: Batches) -> None:
@@ -167,12 +173,13 @@ class CATTAnPlus(CATTAn):
         basis = self.head.target_basis
         coordinates, logits = rows.tensor_split([basis.shape[1]], 1)
         self.changed = self.first.changed(logits, torch.cat(places))
-        rho = class_weight(len(logits), logits.shape[1], self.changed, self.doubt, self.calm)
-        self.classes.set(basis, *fit_class_structure(coordinates, logits, rho, self.shrinkage))
+        known = sample_weight(len(logits), logits.shape[1], self.doubt)
+        rho, level = known * change_weight(self.changed, self.calm), known * self.level * self.believes_balance()
+        self.classes.set(basis, *fit_class_structure(coordinates, logits, rho, self.shrinkage, level))
 
     def describe(self) -> dict[str, Any]:
-        """Add whether the first predictions allow balanced classes, and what part of them has changed in the end."""
-        facts = {**super().describe(), "balanced": bool(self.first.balanced())}
+        """Add whether the classes are taken for balanced, and what part of them has changed in the end."""
+        facts = {**super().describe(), "balanced": bool(self.believes_balance())}
         return facts if self.changed is None else {**facts, "changed": self.changed}
 
     def _mean_of_views(self, features: Tensor) -> Tensor:

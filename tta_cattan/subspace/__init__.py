@@ -2,11 +2,13 @@
 
 from tta_cattan.subspace.alignment import REDUCTIONS, alignment_cost, closed_form, fold_alignment, project_classifier
 from tta_cattan.subspace.class_structure import (
+    balancing_offset,
+    change_weight,
     class_discriminants,
-    class_weight,
     fit_class_structure,
     left_out_densities,
     matching_temperature,
+    sample_weight,
 )
 from tta_cattan.subspace.dimension import eigenvalue_gaps, select_dimension, stability_bound, stability_curve
 from tta_cattan.subspace.fit import classifier_subspace, fit_subspace, subspace_of_moments
@@ -20,8 +22,9 @@ __all__ = [
     "Subspace",
     "SubspaceTracker",
     "alignment_cost",
+    "balancing_offset",
+    "change_weight",
     "class_discriminants",
-    "class_weight",
     "classifier_subspace",
     "closed_form",
     "eigenvalue_gaps",
@@ -33,6 +36,7 @@ __all__ = [
     "orthonormality_error",
     "project_classifier",
     "reorthonormalize",
+    "sample_weight",
     "select_dimension",
     "stability_bound",
     "stability_curve",

@@ -41,24 +41,37 @@ def left_out_densities(coordinates: Tensor, shares: Tensor, shrinkage: float) ->
     return (others / len(coordinates)).log() - 0.5 * distances.clamp_min(0)
 
 
-def class_weight(n: int, classes: int, changed: float, doubt: float, calm: float) -> float:
-    """Return ``rho = n / (n + doubt C) * c^2 / (c^2 + calm^2)``, what the classes found count beside the network.
+def sample_weight(n: int, classes: int, doubt: float) -> float:
+    """Return ``n / (n + doubt C)``, what classes found count beside the network: with few samples each, little."""
+    return n / (n + doubt * classes)
 
-    With few samples per class they say little. Where adaptation ``changed`` few predictions (c, a part of 1) there was
-    little to repair, and the network knows more than normal distributions do.
+
+def change_weight(changed: float, calm: float) -> float:
+    """Return ``c^2 / (c^2 + calm^2)`` of the part ``c`` of the predictions that adaptation changed.
+
+    Where it is small there was little to repair, and the network knows more than normal distributions do.
     """
-    moved = changed**2 / (changed**2 + calm**2) if calm else 1.0
-    return n / (n + doubt * classes) * moved
+    return changed**2 / (changed**2 + calm**2) if calm else 1.0
+
+
+def balancing_offset(logits: Tensor, rounds: int = 20) -> Tensor:
+    """Return the ``w`` (C) with which the mean of ``softmax(y + w)`` is the same for all classes."""
+    offset = torch.zeros_like(logits[0])
+    for _ in range(rounds):
+        parts = (logits + offset).softmax(1).mean(0)
+        offset = offset - (parts * len(parts)).clamp_min(_EMPTY).log()
+    return offset
 
 
 def fit_class_structure(
-    coordinates: Tensor, logits: Tensor, rho: float, shrinkage: float = 0.3, rounds: int = 10
+    coordinates: Tensor, logits: Tensor, rho: float, shrinkage: float = 0.3, level: float = 0.0, rounds: int = 10
 ) -> tuple[Tensor, Tensor, float]:
     """Return weight (d x C), offset (C) and temperature of ``t (y + x weight + offset)``, the logits by both opinions.
 
     The opinions are the network's, ``softmax(y)``, and the one of where the target's classes lie in its subspace, to
     the power ``rho``: they are multiplied, the classes are found again by the product, ``rounds`` times (expectation
-    maximisation, the network as the prior, each sample judged by the others). ``t`` keeps the mean confidence at the
+    maximisation, the network as the prior, each sample judged by the others). Each time ``level`` of the way is gone
+    (in the logarithm) to where all classes have the same part. ``t`` keeps the mean confidence at the
     network's, because the d directions are not as independent as a normal distribution has it.
     """
     device = float64_device(coordinates.device)
@@ -67,8 +80,10 @@ def fit_class_structure(
     x = x - centre
     shares = y.softmax(1)
     for _ in range(rounds - 1):
-        shares = (y + rho * left_out_densities(x, shares, shrinkage)).softmax(1)
+        joint = y + rho * left_out_densities(x, shares, shrinkage)
+        shares = (joint + level * balancing_offset(joint)).softmax(1)
     weight, offset = (rho * found for found in class_discriminants(x, shares, shrinkage))
+    offset = offset + level * balancing_offset(y + x @ weight + offset)
     temperature = matching_temperature(y + x @ weight + offset, y.softmax(1).amax(1).mean().item())
     return weight.to(logits), (offset - centre @ weight).to(logits), temperature
 
