@@ -32,7 +32,6 @@ PRODUCT = (
     "CATTAN.CONFIDENCE=hlr,slr,entropy",
     "CATTAN.D=16,64,256",
     "CATTAN.PHI_LR=0.3,1.0,3.0",
-    "CATTAN.SOURCE_BASIS=auto,classifier",
     "BN.STATISTICS=batch,running,blend",
     "OPTIM.LR=0.0003,0.001,0.003",
 )
