@@ -174,6 +174,14 @@ def blocks(data: Path, out: Path) -> list[Block]:
             chosen_by="choose-cifar",
         ),
         Block(
+            "cifar20-blend",
+            "CIFAR-10 as in cifar20, the baselines with CATTAn+'s statistics, one seed",
+            "cfgs/cifar10_c/cattan.yaml",
+            cifar("resnet20", "reported", 400, *offline, "SEEDS", [0], "BN.STATISTICS", "blend"),
+            methods=("norm", *BASELINES),
+            chosen_by="choose-cifar",
+        ),
+        Block(
             "cifar-fresh",
             "CIFAR-10 as in cifar20, 400 images that nobody had looked at before, one seed",
             "cfgs/cifar10_c/cattan.yaml",
