@@ -17,13 +17,19 @@ def draw(grid: Sequence[str], count: int, seed: int = 0) -> list[tuple[tuple[str
 
     Each key's settings are dealt out like cards, so that ``count`` a multiple of their number has all equally often.
     """
+    sweeps = parse_sweeps(grid)
+    if count > math.prod(len(sweep.settings) for sweep in sweeps) / 2:
+        raise ValueError(f"{count} points are more than half of the product of {', '.join(grid)}: run it all")
     rng = random.Random(seed)
-    columns = []
-    for sweep in parse_sweeps(grid):
-        deck = list(sweep.settings) * math.ceil(count / len(sweep.settings))
-        rng.shuffle(deck)
-        columns.append([(sweep.key, _value(text)) for text in deck[:count]])
-    return list(dict.fromkeys(zip(*columns, strict=True)))
+    points: list[tuple[tuple[str, Any], ...]] = []
+    while len(set(points)) < count:
+        columns = []
+        for sweep in sweeps:
+            deck = list(sweep.settings) * math.ceil(count / len(sweep.settings))
+            rng.shuffle(deck)
+            columns.append([(sweep.key, _value(text)) for text in deck[:count]])
+        points = list(zip(*columns, strict=True))
+    return points
 
 
 def main_effects(results: Sequence[tuple[tuple[tuple[str, Any], ...], float]]) -> str:

@@ -102,8 +102,8 @@ def test_in_the_end_predictions_know_the_targets_classes(mirror):
     changed = (first.argmax(1) != logits.argmax(1)).double().mean().item()
     assert method.describe()["changed"] == changed > 0
     known = len(logits) / (len(logits) + 10 * N_CLASSES)
-    level = 0.5 * known if method.describe()["balanced"] else 0.0
     rho = known * changed**2 / (changed**2 + 0.05**2)
+    level = 0.5 * rho if method.describe()["balanced"] else 0.0
     weight, offset, temperature = fit_class_structure(features @ basis, logits, rho, 0.3, level)
     expected = temperature * (logits + features @ basis @ weight + offset)
     found = torch.cat([method.predict(x) for _, x in target_batches()])
@@ -135,7 +135,7 @@ def test_what_is_not_finite_has_no_say_in_the_classes():
 
 
 def test_where_nothing_changed_the_classes_are_not_heard():
-    method = adapted(lr=0.0, level=0.0)
+    method = adapted(lr=0.0)
     assert method.describe()["changed"] == 0.0
     for _, x in target_batches():
         torch.testing.assert_close(method.predict(x), method.logits_and_features(x, adapting=False)[0])
@@ -169,6 +169,17 @@ def test_a_balance_that_the_first_predictions_refute_is_left_out(protocol):
         assert not any(found), "known from the first step on"
     kept, _ = losses(test_balance=False)
     assert kept[-1] > 1
+
+
+def test_another_target_has_first_predictions_of_its_own():
+    method, other = build("cattan_plus", lr=0.0), build("cattan_plus", lr=0.0)
+    method.prepare(skewed())
+    for each in (method, other):
+        each.prepare(target_batches())
+        each.finish(target_batches())
+    assert method.first.count == other.first.count and method.describe()["changed"] == 0.0
+    method.load_state_dict(build("cattan_plus").state_dict())
+    assert method.first.count == 0 and "changed" not in method.describe()
 
 
 def test_a_restart_keeps_what_was_known_of_the_balance():

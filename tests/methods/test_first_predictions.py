@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -43,12 +41,6 @@ def test_missing_classes_are_seen_through_errors(confidence):
     for part in (torch.arange(1000) % 5).split(64):
         first.add(predictions(part, confidence=confidence))
     assert not first.balanced()
-    mean = torch.full((10,), (1 - confidence) / 9)
-    mean[:5] += (confidence - (1 - confidence) / 9) / 5
-    deviation = 0.5 * (mean - 0.1).abs().sum().item()
-    assert deviation > 1.5 * (1 - confidence) + math.sqrt(9 / (2 * math.pi * 1000)), (
-        "by the formula, in a loop of its own"
-    )
 
 
 def test_few_samples_refute_nothing():
@@ -76,3 +68,6 @@ def test_what_is_not_finite_has_no_say():
     assert first.changed(predictions(torch.arange(10)), torch.arange(10)) == 0.0
     first.add(torch.full((3, 10), torch.inf))
     assert first.count == 9
+    nothing = FirstPredictions()
+    nothing.add(torch.full((3, 10), torch.nan), torch.arange(3))
+    assert nothing.balanced() and nothing.changed(predictions(torch.arange(3)), torch.arange(3)) == 1.0

@@ -118,7 +118,7 @@ _C = CfgNode(
             "STRUCTURE": True,
             "SHRINKAGE": 0.3,  # share of the classes' covariance that is the same in every direction [ours]
             "DOUBT": 10.0,  # samples per class at which the classes found count half [ours]
-            "LEVEL": 0.5,  # how far they are brought to equal parts, 0 = not at all, 1 = equal [ours]
+            "LEVEL": 0.5,  # how far they are brought to equal parts, as far as they count; 0 = not at all [ours]
             "CALM": 0.05,  # part of predictions changed by adaptation at which they count half; 0 = in full [ours]
             # adapt and predict by the mean over an image and its mirror image; not for digits or text [ours]
             "MIRROR": False,

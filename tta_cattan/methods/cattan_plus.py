@@ -125,7 +125,11 @@ class CATTAnPlus(CATTAn):
         self.classes.clear()
 
     def state_loaded(self) -> None:
-        """Follow ``load_state_dict``; a state from another device has left its classes there."""
+        """Follow ``load_state_dict``: what was predicted before belongs to another state.
+
+        Note: a state from another device has left its classes there.
+        """
+        self.first, self.changed = FirstPredictions(), None
         self.classes.to(self.head.weight.device)
         super().state_loaded()
 
@@ -135,6 +139,11 @@ class CATTAnPlus(CATTAn):
         super().start_again()
         if self.prepared is not None:
             self.first = first
+
+    def prepare(self, batches: Batches) -> None:
+        """Fit ``W_t`` to the features of all batches, whose predictions are the first of this target."""
+        self.first, self.changed = FirstPredictions(), None
+        super().prepare(batches)
 
     def seen_first(self, logits: Tensor, indices: Tensor) -> None:
         """Remember what the network says of a batch before it has learnt anything."""
@@ -166,7 +175,7 @@ class CATTAnPlus(CATTAn):
             rows = torch.cat([coordinates, logits], 1)
             finite = rows.isfinite().all(1)
             found.append(rows[finite])
-            places.append(indices.to(finite.device)[finite])
+            places.append(indices.cpu()[finite.cpu()])
         rows = torch.cat(found) if found else torch.empty(0)
         if not len(rows):
             return
@@ -174,7 +183,8 @@ class CATTAnPlus(CATTAn):
         coordinates, logits = rows.tensor_split([basis.shape[1]], 1)
         self.changed = self.first.changed(logits, torch.cat(places))
         known = sample_weight(len(logits), logits.shape[1], self.doubt)
-        rho, level = known * change_weight(self.changed, self.calm), known * self.level * self.believes_balance()
+        rho = known * change_weight(self.changed, self.calm)
+        level = rho * self.level if self.believes_balance() else 0.0
         self.classes.set(basis, *fit_class_structure(coordinates, logits, rho, self.shrinkage, level))
 
     def describe(self) -> dict[str, Any]:

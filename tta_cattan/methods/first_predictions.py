@@ -16,6 +16,9 @@ def balanced_limit(doubt: Tensor, n: int, classes: int) -> Tensor:
     The parts that a network predicts differ from the true ones by no more than its errors (total variation). It
     expects ``doubt = 1 - mean(max softmax(y))`` of them, and makes more. And n samples of C equal classes are
     themselves so far from balance, on average and for n not too small.
+
+    Note: a mean, no bound: a network that is sure of everything may be found unbalanced by chance. It has no use for
+    the balance either.
     """
     return OVERCONFIDENCE * doubt + math.sqrt((classes - 1) / (2 * math.pi * n))
 
@@ -33,7 +36,7 @@ class FirstPredictions:
         """Take in a batch; what is not finite has no say. Only with ``indices`` is it known later what changed."""
         finite = logits.isfinite().all(1)
         if indices is not None:
-            self.labels.append((indices.to(finite.device)[finite], logits.argmax(1)[finite]))
+            self.labels.append((indices.cpu()[finite.cpu()], logits[finite].argmax(1).cpu()))
         parts = logits[finite].softmax(1)
         total = torch.cat([parts, parts.amax(1, keepdim=True)], 1).sum(0)
         self.count += len(parts)
@@ -49,12 +52,12 @@ class FirstPredictions:
 
     def changed(self, logits: Tensor, indices: Tensor) -> float:
         """Return the part of the samples that were taken for another class then; 1 if none of them was seen then."""
-        if not self.labels:
+        places, labels = (torch.cat(column) for column in zip(*self.labels, strict=True)) if self.labels else ([], [])
+        if not len(places):
             return 1.0
-        places, labels = (torch.cat(column).to(logits.device) for column in zip(*self.labels, strict=True))
         places, order = places.sort(stable=True)
-        indices = indices.to(logits.device)
+        indices = indices.cpu()
         nearest = torch.searchsorted(places, indices).clamp_max(len(places) - 1)
         seen = places[nearest] == indices
-        changed = labels[order][nearest][seen] != logits.argmax(1)[seen]
+        changed = labels[order][nearest][seen] != logits.argmax(1).cpu()[seen]
         return changed.double().mean().item() if len(changed) else 1.0

@@ -125,7 +125,7 @@ class Safety:
         self._seen += n
         if self._seen < self.window and not first:
             return False
-        share = self._counts.double() / self._counts.sum()
+        share = self._counts.cpu().double() / self._counts.sum().item()  # not every device has float64
         entropy = torch.special.entr(share).sum().item()
         self._highest = max(self._highest, entropy)
         if self._seen >= self.window:

@@ -34,11 +34,12 @@ def left_out_densities(coordinates: Tensor, shares: Tensor, shrinkage: float) ->
     others = counts - shares + _EMPTY
     solved = torch.linalg.solve(covariance, torch.cat([coordinates, means]).T).T
     of_samples, of_means = solved.tensor_split([len(coordinates)])
-    # x - (N m - p x) / (N - p) = a x - b m
-    a, b = (counts + _EMPTY) / others, counts / others
-    squares = a.square() * (coordinates * of_samples).sum(1, keepdim=True) + b.square() * (means * of_means).sum(1)
-    distances = squares - 2 * a * b * (coordinates @ of_means.T)
-    return (others / len(coordinates)).log() - 0.5 * distances.clamp_min(0)
+    # x - (N m - p x) / (N - p) = (N x - N m) / (N - p)
+    own = counts + _EMPTY
+    distances = (coordinates @ of_means.T).mul_(-2 * own * counts)
+    distances += own.square() * (coordinates * of_samples).sum(1, keepdim=True)
+    distances += counts.square() * (means * of_means).sum(1)
+    return (others / len(coordinates)).log_().sub_(distances.div_(others.square()).clamp_min_(0), alpha=0.5)
 
 
 def sample_weight(n: int, classes: int, doubt: float) -> float:
@@ -51,11 +52,16 @@ def change_weight(changed: float, calm: float) -> float:
 
     Where it is small there was little to repair, and the network knows more than normal distributions do.
     """
-    return changed**2 / (changed**2 + calm**2) if calm else 1.0
+    if not calm:
+        return 1.0
+    return 1 / (1 + (calm / changed) ** 2) if changed else 0.0
 
 
 def balancing_offset(logits: Tensor, rounds: int = 20) -> Tensor:
-    """Return the ``w`` (C) with which the mean of ``softmax(y + w)`` is the same for all classes."""
+    """Return the ``w`` (C) with which the mean of ``softmax(y + w)`` is the same for all classes.
+
+    Note: where few samples are in doubt and many would have to change, ``rounds`` end before that.
+    """
     offset = torch.zeros_like(logits[0])
     for _ in range(rounds):
         parts = (logits + offset).softmax(1).mean(0)
@@ -75,15 +81,16 @@ def fit_class_structure(
     network's, because the d directions are not as independent as a normal distribution has it.
     """
     device = float64_device(coordinates.device)
-    x, y = coordinates.to(device, torch.float64), logits.to(device, torch.float64)
+    x, y = coordinates.to(device).double(), logits.to(device).double()
     centre = x.mean(0)
     x = x - centre
     shares = y.softmax(1)
     for _ in range(rounds - 1):
-        joint = y + rho * left_out_densities(x, shares, shrinkage)
-        shares = (joint + level * balancing_offset(joint)).softmax(1)
+        joint = left_out_densities(x, shares, shrinkage).mul_(rho).add_(y)
+        shares = (joint + level * balancing_offset(joint) if level else joint).softmax(1)
     weight, offset = (rho * found for found in class_discriminants(x, shares, shrinkage))
-    offset = offset + level * balancing_offset(y + x @ weight + offset)
+    if level:
+        offset = offset + level * balancing_offset(y + x @ weight + offset)
     temperature = matching_temperature(y + x @ weight + offset, y.softmax(1).amax(1).mean().item())
     return weight.to(logits), (offset - centre @ weight).to(logits), temperature
 
