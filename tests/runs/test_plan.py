@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tta_cattan.config import get_defaults, load_cfg
 from tta_cattan.config.tree import leaves
 from tta_cattan.domain import Domain
 from tta_cattan.errors import UserError
+from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.runs import plan
 from tta_cattan.runs.plan import Job, cell_fingerprint, plan_cells, plan_rows, seeds
+from tta_cattan.runs.setting import check_alike
 
 # What a result of TENT does not depend on: where things lie, which cells are asked for, and other methods' settings.
 ELSEWHERE = {
@@ -35,6 +39,18 @@ def changed(cfg, key: str):
     else:
         node[name] = value + "x" if isinstance(value, str) else value[:-1] or [7]
     return other
+
+
+CFGS = Path(__file__).parents[2] / "cfgs"
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in CFGS.glob("*/cattan.yaml")))
+def test_the_files_of_a_folder_can_be_compared(folder):
+    methods = sorted(path.stem for path in (CFGS / folder).glob("*.yaml") if path.stem in ADAPTATION_REGISTRY)
+    assert {"source", "tent", "cattan", "cattan_plus"} <= set(methods)
+    first, *others = plan_rows(CFGS / folder / "cattan.yaml", [], methods)
+    for other in others:
+        check_alike(first, other)
 
 
 def configs_of(*args):

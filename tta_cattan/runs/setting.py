@@ -69,7 +69,7 @@ def check_rows(rows: Sequence[Row]) -> list[Benchmark]:
             benchmarks[key].check()
             check_arch(cfg.MODEL.ARCH, benchmarks[key].family)
             resolve_device(cfg.DEVICE)
-        _check_alike(rows[0], row)
+        check_alike(rows[0], row)
         if not is_defined(row.method, benchmarks[key]):
             raise UserError(f"MODEL.ADAPTATION = {row.method!r} needs images, and {benchmarks[key].name} has none")
     return [benchmarks[_data_key(row)] for row in rows]
@@ -123,7 +123,7 @@ def _data_key(row: Row) -> str:
     return repr([change for change in row.changes if not change[0].startswith(apart)])
 
 
-def _check_alike(first: Row, other: Row) -> None:
+def check_alike(first: Row, other: Row) -> None:
     """Refuse to compare methods whose files ask for other data, another model or another protocol."""
     one, two = dict(leaves(first.cfg)), dict(leaves(other.cfg))
     swept = dict(other.changes)
