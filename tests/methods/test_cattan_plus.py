@@ -171,6 +171,12 @@ def test_a_balance_that_the_first_predictions_refute_is_left_out(protocol):
     assert kept[-1] > 1
 
 
+def test_without_a_balance_in_the_loss_the_classes_are_not_levelled():
+    found = [adapted(lambda_cb=0.0, level=level) for level in (0.0, 1.0)]
+    assert not found[0].describe()["balanced"]
+    torch.testing.assert_close(found[0].classes.bias, found[1].classes.bias, rtol=0, atol=0)
+
+
 def test_another_target_has_first_predictions_of_its_own():
     method, other = build("cattan_plus", lr=0.0), build("cattan_plus", lr=0.0)
     method.prepare(skewed())

@@ -156,7 +156,9 @@ class CATTAnPlus(CATTAn):
         return super().balance_loss(logits) * self.believes_balance()
 
     def believes_balance(self) -> Tensor | bool:
-        """Return whether the target's classes are taken for balanced."""
+        """Return whether the target's classes are taken for balanced; with ``lambda_cb`` 0 they never are."""
+        if not self.lambda_cb:
+            return False
         return self.first.balanced() if self.test_balance else True
 
     @torch.no_grad()
