@@ -117,11 +117,15 @@ class CATTAnPlus(CATTAn):
         """Return what adapts before the head: the affines and the input transformation."""
         return super().affine_params() if self._shape is None else transformed_parameters(self.model)
 
+    def _meet_target(self) -> None:
+        """Begin with a target of which nothing was predicted yet."""
+        self.first = FirstPredictions()
+        self.changed: float | None = None  # the part of the first predictions that is another in the end
+
     def forget(self) -> None:
         """Drop the target subspace, the first and the running predictions and the target's classes."""
         super().forget()
-        self.first = FirstPredictions()
-        self.changed: float | None = None
+        self._meet_target()
         self.classes.clear()
 
     def state_loaded(self) -> None:
@@ -129,7 +133,7 @@ class CATTAnPlus(CATTAn):
 
         Note: a state from another device has left its classes there.
         """
-        self.first, self.changed = FirstPredictions(), None
+        self._meet_target()
         self.classes.to(self.head.weight.device)
         super().state_loaded()
 
@@ -142,7 +146,7 @@ class CATTAnPlus(CATTAn):
 
     def prepare(self, batches: Batches) -> None:
         """Fit ``W_t`` to the features of all batches, whose predictions are the first of this target."""
-        self.first, self.changed = FirstPredictions(), None
+        self._meet_target()
         super().prepare(batches)
 
     def seen_first(self, logits: Tensor, indices: Tensor) -> None:
@@ -190,7 +194,7 @@ class CATTAnPlus(CATTAn):
         self.classes.set(basis, *fit_class_structure(coordinates, logits, rho, self.shrinkage, level))
 
     def describe(self) -> dict[str, Any]:
-        """Add whether the classes are taken for balanced, and what part of them has changed in the end."""
+        """Add whether the classes are taken for balanced, and what part of the predictions changed."""
         facts = {**super().describe(), "balanced": bool(self.believes_balance())}
         return facts if self.changed is None else {**facts, "changed": self.changed}
 

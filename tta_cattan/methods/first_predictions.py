@@ -27,7 +27,8 @@ class FirstPredictions:
     """Whether the first predictions allow that the classes are balanced, and how many of them have changed."""
 
     def __init__(self) -> None:
-        self.labels: list[tuple[Tensor, Tensor]] = []  # indices and classes, batch by batch
+        nothing = torch.empty(0, dtype=torch.long)
+        self.labels = [(nothing, nothing)]  # indices and classes, batch by batch
         self.count = 0
         self.total: Tensor | None = None  # of the predicted parts, and of the largest of each sample
 
@@ -52,7 +53,7 @@ class FirstPredictions:
 
     def changed(self, logits: Tensor, indices: Tensor) -> float:
         """Return the part of the samples that were taken for another class then; 1 if none of them was seen then."""
-        places, labels = (torch.cat(column) for column in zip(*self.labels, strict=True)) if self.labels else ([], [])
+        places, labels = (torch.cat(column) for column in zip(*self.labels, strict=True))
         if not len(places):
             return 1.0
         places, order = places.sort(stable=True)
