@@ -68,7 +68,11 @@ setup(
     python_requires=">=3.10",
     packages=[*find_packages(include=["tta_cattan", "tta_cattan.*"]), *CONFIGS],
     package_dir={"tta_cattan.cfgs": "cfgs"},
-    package_data={"tta_cattan.report": ["page.*"], **{name: ["*.yaml"] for name in CONFIGS}},
+    package_data={
+        "tta_cattan": ["py.typed"],
+        "tta_cattan.bench.report": ["page.*"],
+        **{name: ["*.yaml"] for name in CONFIGS},
+    },
     install_requires=REQUIRES,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["tta-cattan=tta_cattan.cli.main:main"]},

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from tta_cattan.subspace import Subspace
+from tta_cattan.alignment import Subspace
 
 FEATURES = 64  # of small_resnet
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tta_cattan.runs.cost import COST_METRICS
+from tta_cattan.bench.run.cost import COST_METRICS
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 TINY = {
@@ -100,7 +100,7 @@ def main_in_process(arguments: list[str], output: str) -> None:
 
 def fit_slowly(arguments: list[str], output: str) -> None:
     """Run ``fit-source`` with a note after every batch, and slowly enough to be killed in between."""
-    from tta_cattan.source import fitting
+    from tta_cattan.bench.source import fitting
 
     fitting._SAVE_EVERY, fitting._save = -1.0, _and_wait(fitting._save)
     main_in_process(arguments, output)
@@ -108,7 +108,7 @@ def fit_slowly(arguments: list[str], output: str) -> None:
 
 def train_slowly(arguments: list[str], output: str) -> None:
     """Run a command that trains, with a note after every update, and slowly enough to be killed in between."""
-    from tta_cattan.source import training
+    from tta_cattan.bench.source import training
 
     training._SAVE_EVERY, training._Training.save = -1.0, _and_wait(training._Training.save)
     main_in_process(arguments, output)

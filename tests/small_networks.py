@@ -7,9 +7,9 @@ import copy
 import torch
 from torch import nn
 
+from tta_cattan.alignment import fit_subspace
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.methods.optim import adam
-from tta_cattan.subspace import fit_subspace
 
 N_CLASSES = 5
 FEATURES = 12

@@ -11,8 +11,8 @@ import pytest
 import torch
 from digits_runs import overrides
 
+from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.cli.main import main
-from tta_cattan.runs.log import reset_logging
 
 ROOT = Path(__file__).parents[1]
 CFG = str(ROOT / "cfgs/digits_c/cattan.yaml")

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tta_cattan.config import load_cfg
-from tta_cattan.errors import UserError
 from tta_cattan.host import launcher
 from tta_cattan.host.recognise import Host, recognise, version
 from tta_cattan.methods import AdaptationMethod, setup_model
+from tta_cattan.util.errors import UserError
 
 DOMAINS = ("gaussian_noise", "fog")
 METHOD = ["MODEL.ADAPTATION", "cattan", "CATTAN.D", "8", "CATTAN.LAMBDA_LR", "1", "CATTAN.SOURCE_BASIS", "classifier"]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tta_cattan.alignment import Subspace, fit_subspace, select_dimension
     from tta_cattan.config import cfg, load_cfg
-    from tta_cattan.errors import UserError
     from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, CATTAn, CATTAnPlus, setup_model
-    from tta_cattan.subspace import Subspace, fit_subspace, select_dimension
+    from tta_cattan.util.errors import UserError
 
 # Looked up on first use: importing torch takes seconds, and `tta-cattan --help` must not.
 _EXPORTS = {
@@ -19,12 +19,12 @@ _EXPORTS = {
     "AdaptationMethod": "tta_cattan.methods",
     "CATTAn": "tta_cattan.methods",
     "CATTAnPlus": "tta_cattan.methods",
-    "Subspace": "tta_cattan.subspace",
-    "UserError": "tta_cattan.errors",
+    "Subspace": "tta_cattan.alignment",
+    "UserError": "tta_cattan.util.errors",
     "cfg": "tta_cattan.config",
-    "fit_subspace": "tta_cattan.subspace",
+    "fit_subspace": "tta_cattan.alignment",
     "load_cfg": "tta_cattan.config",
-    "select_dimension": "tta_cattan.subspace",
+    "select_dimension": "tta_cattan.alignment",
     "setup_model": "tta_cattan.methods",
 }
 _SUBMODULES = ("losses", "metrics")

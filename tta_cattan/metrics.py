@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 
 @dataclass(frozen=True)

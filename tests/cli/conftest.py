@@ -2,7 +2,7 @@
 
 import pytest
 
-from tta_cattan.runs.log import reset_logging
+from tta_cattan.bench.run.log import reset_logging
 
 
 @pytest.fixture(autouse=True)

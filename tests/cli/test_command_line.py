@@ -80,6 +80,6 @@ def test_interrupted_anywhere_is_one_line(monkeypatch, capsys, tmp_path):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tta_cattan.runs.runner.run", stop)
+    monkeypatch.setattr("tta_cattan.bench.run.runner.run", stop)
     assert main(compare(tmp_path)) == 130
     assert capsys.readouterr().err.splitlines()[-1].startswith("interrupted: ")

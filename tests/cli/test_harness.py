@@ -13,10 +13,10 @@ import time
 import pytest
 from digits_runs import compare, main_in_process, overrides, read_cells, run_folder, start
 
+from tta_cattan.bench.results.store import ResultsStore
+from tta_cattan.bench.run import cell as cell_module
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
-from tta_cattan.runs import cell as cell_module
-from tta_cattan.runs.store import ResultsStore
 
 STAMP = r"\[\d\d/\d\d/\d\d \d\d:\d\d:\d\d\] \[\w+\.py: +\d+\]: "
 

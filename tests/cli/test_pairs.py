@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from image_trees import DOMAINS, break_image, write_tree
 
+from tta_cattan.bench.data import BENCHMARK_REGISTRY
+from tta_cattan.bench.results.published import published
+from tta_cattan.bench.run import cell
+from tta_cattan.bench.source import model as source_room
+from tta_cattan.bench.source.model import checkpoint_path
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
-from tta_cattan.data import BENCHMARK_REGISTRY
-from tta_cattan.published import published
-from tta_cattan.runs import cell
-from tta_cattan.source import model as source_room
-from tta_cattan.source.model import checkpoint_path
 
 TINY = {
     "MODEL.ARCH": "shot/small_resnet",

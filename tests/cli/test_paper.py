@@ -7,9 +7,9 @@ import csv
 import pytest
 from digits_runs import overrides, shared_data
 
+from tta_cattan.bench.paper.study import study_names
+from tta_cattan.bench.run import cell as cell_module
 from tta_cattan.cli.main import main
-from tta_cattan.paper.study import study_names
-from tta_cattan.runs import cell as cell_module
 
 pytest.importorskip("matplotlib")
 SMALL = {"CORRUPTION.TYPE": "contrast", "TEST.BATCH_SIZE": "32", "CATTAN.D": "8"}

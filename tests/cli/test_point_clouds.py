@@ -10,20 +10,20 @@ import torch
 from cloud_trees import write_folders, write_scannet
 from torch.utils.data import TensorDataset
 
+from tta_cattan.alignment import fit_subspace
+from tta_cattan.bench.data import Stream
+from tta_cattan.bench.data.clouds.geometry import jitter, to_batch, to_unit_sphere, turn_about_z
+from tta_cattan.bench.data.clouds.shapes import sample_shape
+from tta_cattan.bench.data.clouds.shifts import scan
+from tta_cattan.bench.models.pointnet import PointNet
+from tta_cattan.bench.protocols import run_offline
+from tta_cattan.bench.source.recipe import Recipe
+from tta_cattan.bench.source.training import SourceStreams, train_classifier
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
-from tta_cattan.data import Stream
-from tta_cattan.data.clouds.geometry import jitter, to_batch, to_unit_sphere, turn_about_z
-from tta_cattan.data.clouds.shapes import sample_shape
-from tta_cattan.data.clouds.shifts import scan
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.methods.optim import adam
-from tta_cattan.models.features import iterate_features
-from tta_cattan.models.pointnet import PointNet
-from tta_cattan.protocols import run_offline
-from tta_cattan.source.recipe import Recipe
-from tta_cattan.source.training import SourceStreams, train_classifier
-from tta_cattan.subspace import fit_subspace
+from tta_cattan.network.features import iterate_features
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tta_cattan.bench.data import BENCHMARK_REGISTRY
+from tta_cattan.bench.models.zoo import check_arch
 from tta_cattan.config import load_cfg
-from tta_cattan.data import BENCHMARK_REGISTRY
 from tta_cattan.methods import ADAPTATION_REGISTRY
-from tta_cattan.models.zoo import check_arch
 
 ROOT = Path(__file__).parents[2] / "cfgs"
 FILES = sorted(path for path in ROOT.rglob("*.yaml") if path.parent.name != "paper")  # those are studies

@@ -7,8 +7,8 @@ import json
 import pytest
 from digits_runs import compare, read_cells, run_folder
 
+from tta_cattan.bench.results.store import ResultsStore
 from tta_cattan.cli.main import main
-from tta_cattan.runs.store import ResultsStore
 
 
 def summary_of(folder) -> dict:

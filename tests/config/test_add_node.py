@@ -16,7 +16,7 @@ from tta_cattan.config import (
     within,
 )
 from tta_cattan.config.checks import CHECKS
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 NODE = {"RST": 0.01, "AUG": 32, "MODE": "a", "LAYERS": (1, 2), "NAMES": [], "DEEP": {"ON": False}}
 

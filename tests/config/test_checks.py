@@ -10,7 +10,7 @@ from yacs.config import CfgNode
 from tta_cattan.config import Check, check_cfg, distinct, get_defaults, load_cfg, within
 from tta_cattan.config.checks import CHECKS
 from tta_cattan.config.tree import leaves
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 BELOW = -1e-9
 AT_LEAST_ZERO = [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tta_cattan.config import load_cfg
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 
 def from_file(folder: Path, key: str, text: str) -> object:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tta_cattan.config import find, find_config, load_cfg
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from tta_cattan.config import cfg as defaults
 from tta_cattan.config import get_defaults, load_cfg
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 
 def write(folder: Path, name: str, text: str) -> Path:

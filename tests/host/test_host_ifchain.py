@@ -10,9 +10,9 @@ import torch
 from reference import CATTAN, host_logits, own_logits
 
 from tta_cattan import Subspace
-from tta_cattan.errors import UserError
 from tta_cattan.host.ifchain_host import add_branch
 from tta_cattan.host.launcher import main
+from tta_cattan.util.errors import UserError
 
 CFG = ["--cfg", "cfgs/tent.yaml", "MODEL.ADAPTATION"]
 SCRIPTS = {"tent": "cifar10c.py", "cotta": "cifar10c.py", "benchmark_tta": "test-time.py"}

@@ -6,8 +6,8 @@ import pytest
 import torch
 from reference import CATTAN, host_logits, own_logits
 
-from tta_cattan.errors import UserError
 from tta_cattan.host.launcher import main
+from tta_cattan.util.errors import UserError
 
 METHOD = "--model_adaptation_method"
 

@@ -11,8 +11,8 @@ from small_networks import FEATURES, N_CLASSES, build, images, network, run, sou
 from torch import nn
 
 from tta_cattan import CATTAn, Subspace, UserError, fit_subspace, load_cfg, select_dimension, setup_model
+from tta_cattan.alignment import classifier_subspace, orthonormality_error
 from tta_cattan.methods.optim import adam
-from tta_cattan.subspace import classifier_subspace, orthonormality_error
 
 CENTERINGS = ("pca", "none", "shift")
 

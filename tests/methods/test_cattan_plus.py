@@ -7,10 +7,10 @@ import torch
 from small_networks import N_CLASSES, build, images, network, run, target_batches
 from torch import nn
 
-from tta_cattan.errors import UserError
-from tta_cattan.methods.mirror import with_mirror_images
-from tta_cattan.models.aligned_head import AlignedHead
-from tta_cattan.subspace import classifier_subspace, fit_class_structure
+from tta_cattan.alignment import classifier_subspace, fit_class_structure
+from tta_cattan.alignment.aligned_head import AlignedHead
+from tta_cattan.network.mirror import with_mirror_images
+from tta_cattan.util.errors import UserError
 
 
 def residual_head(d=6, bias=True):

@@ -20,7 +20,7 @@ from small_networks import (
 )
 
 from tta_cattan.methods import ADAPTATION_REGISTRY
-from tta_cattan.models.normalization import affine_parameters
+from tta_cattan.network.normalization import affine_parameters
 
 PROTOCOLS = ("offline", "online")
 each_method = pytest.mark.parametrize("name", METHODS)

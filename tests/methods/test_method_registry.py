@@ -7,7 +7,7 @@ import torch
 from small_networks import METHODS, images, network
 
 from tta_cattan import ADAPTATION_REGISTRY, AdaptationMethod, UserError, load_cfg, setup_model
-from tta_cattan.registry import Registry
+from tta_cattan.util.registry import Registry
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tta_cattan.errors import UserError, nearest
+from tta_cattan.util.errors import UserError, nearest
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tta_cattan.cli.arguments import CommandParser, method_names, parse_with_overrides
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
-    from tta_cattan.runs.runner import Launcher
+    from tta_cattan.bench.run.runner import Launcher
 
 DEFAULT_CFG = "cfgs/digits_c/cattan.yaml"
 LAUNCHERS = ("local", "ray")
@@ -49,12 +49,12 @@ def main(argv: Sequence[str]) -> int:
     args, overrides = parse_with_overrides(parser(), argv)
     if args.list:
         return _list()
+    from tta_cattan.bench.results.tables import to_text
+    from tta_cattan.bench.run.log import setup_logging
+    from tta_cattan.bench.run.plan import plan_rows
+    from tta_cattan.bench.run.runner import dry_run, run
+    from tta_cattan.bench.run.sweep import parse_sweeps
     from tta_cattan.config import find_config
-    from tta_cattan.runs.log import setup_logging
-    from tta_cattan.runs.plan import plan_rows
-    from tta_cattan.runs.runner import dry_run, run
-    from tta_cattan.runs.sweep import parse_sweeps
-    from tta_cattan.runs.tables import to_text
 
     methods = method_names(args.methods)
     if args.cfg is None and not args.methods:
@@ -75,23 +75,23 @@ def main(argv: Sequence[str]) -> int:
 def _launcher(args: argparse.Namespace) -> Launcher:
     """Return what computes the cells."""
     if args.launcher == "ray":
-        from tta_cattan.runs.ray_launcher import RayLauncher
+        from tta_cattan.bench.run.ray_launcher import RayLauncher
 
         return RayLauncher(args.address, args.workers)
     for option in ("address", "workers"):
         if getattr(args, option) is not None:
             raise UserError(f"--{option} {getattr(args, option)}: this is an option of --launcher ray")
-    from tta_cattan.runs.cell import one_by_one
+    from tta_cattan.bench.run.cell import one_by_one
 
     return one_by_one
 
 
 def _list() -> int:
     """Print what can be named in a config."""
-    from tta_cattan.data import BENCHMARK_REGISTRY
+    from tta_cattan.bench.data import BENCHMARK_REGISTRY
+    from tta_cattan.bench.models.architectures import ARCHITECTURES
+    from tta_cattan.bench.models.robustbench_zoo import robustbench_names
     from tta_cattan.methods import ADAPTATION_REGISTRY
-    from tta_cattan.models.architectures import ARCHITECTURES
-    from tta_cattan.models.robustbench_zoo import robustbench_names
 
     for title, registry in (
         ("methods (MODEL.ADAPTATION)", ADAPTATION_REGISTRY),

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tta_cattan.cli.arguments import CommandParser, parse_with_overrides
-from tta_cattan.errors import UserError, nearest
+from tta_cattan.util.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from tta_cattan.data import Benchmark
-    from tta_cattan.domain import Domain
+    from tta_cattan.bench.data import Benchmark
+    from tta_cattan.bench.domain import Domain
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,12 +47,12 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args, overrides = parse_with_overrides(parser(), argv)
+    from tta_cattan.bench.data import benchmark_of
+    from tta_cattan.bench.models.encoder import load_encoder
+    from tta_cattan.bench.run.log import setup_logging
+    from tta_cattan.bench.source.distributed import join_workers
+    from tta_cattan.bench.source.extract import Cut, extract_domain
     from tta_cattan.config import find_config, load_cfg
-    from tta_cattan.data import benchmark_of
-    from tta_cattan.extraction.extract import Cut, extract_domain
-    from tta_cattan.models.encoder import load_encoder
-    from tta_cattan.runs.log import setup_logging
-    from tta_cattan.source.distributed import join_workers
 
     if args.shard_size < 1:
         raise UserError(f"--shard-size {args.shard_size}: give the number of images per file, at least 1")
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
 
 def check_domains(benchmark: Benchmark, domains: Sequence[Domain]) -> None:
     """Check that the data is there and, of a domain-adaptation benchmark, that the domains have the same classes."""
-    from tta_cattan.data.adaptation import DomainBenchmark
+    from tta_cattan.bench.data.adaptation import DomainBenchmark
 
     if not isinstance(benchmark, DomainBenchmark):
         benchmark.check()

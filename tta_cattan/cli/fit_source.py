@@ -35,13 +35,13 @@ def main(argv: Sequence[str]) -> int:
     args, overrides = parse_with_overrides(parser(), argv)
     import torch
 
+    from tta_cattan.bench.data import benchmark_of
+    from tta_cattan.bench.run.log import setup_logging
+    from tta_cattan.bench.source.distributed import join_workers
+    from tta_cattan.bench.source.fitting import drop_note, fit_source_subspace
+    from tta_cattan.bench.source.model import source_model
+    from tta_cattan.bench.source.subspace import default_path, require_source_data
     from tta_cattan.config import find_config, load_cfg
-    from tta_cattan.data import benchmark_of
-    from tta_cattan.runs.log import setup_logging
-    from tta_cattan.source.distributed import join_workers
-    from tta_cattan.source.fitting import drop_note, fit_source_subspace
-    from tta_cattan.source.model import source_model
-    from tta_cattan.source.subspace import default_path, require_source_data
 
     if args.per_class is not None:
         overrides += ["SOURCE.PER_CLASS", args.per_class]

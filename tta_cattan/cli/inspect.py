@@ -13,7 +13,7 @@ def main(argv: Sequence[str]) -> int:
     parser = CommandParser(prog="tta-cattan inspect", description="Print what a subspace file holds.")
     parser.add_argument("file", type=Path)
     file = parser.parse_args(argv).file
-    from tta_cattan.subspace import Subspace, orthonormality_error
+    from tta_cattan.alignment import Subspace, orthonormality_error
 
     subspace = Subspace.load(file)
     share = subspace.eigenvalues[: subspace.d].sum() / subspace.eigenvalues.sum()

@@ -6,9 +6,9 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from tta_cattan.allocator import keep_freed_memory
-from tta_cattan.errors import UserError
-from tta_cattan.interrupt import interruptible
+from tta_cattan.util.allocator import keep_freed_memory
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.interrupt import interruptible
 
 # Sub-command -> module with `main(argv) -> int`; imported when it is called.
 COMMANDS: dict[str, str] = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tta_cattan.cli.arguments import CommandParser
-from tta_cattan.errors import UserError, nearest
+from tta_cattan.util.errors import UserError, nearest
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,10 +41,10 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parser().parse_args(argv)
-    from tta_cattan.data.corruptions import COMMON, EXTRA, SEVERITIES
-    from tta_cattan.data.corruptions.apply import SMALLEST_SIDE
-    from tta_cattan.data.corruptions.make import Task, corrupt_array_file, corrupt_folder
-    from tta_cattan.data.corruptions.strengths import TableName
+    from tta_cattan.bench.data.corruptions import COMMON, EXTRA, SEVERITIES
+    from tta_cattan.bench.data.corruptions.apply import SMALLEST_SIDE
+    from tta_cattan.bench.data.corruptions.make import Task, corrupt_array_file, corrupt_folder
+    from tta_cattan.bench.data.corruptions.strengths import TableName
 
     known = (*COMMON, *EXTRA)
     names = {None: COMMON, "all": known}.get(args.corruptions) or tuple(args.corruptions.split(","))

@@ -28,10 +28,10 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args, overrides = parse_with_overrides(parser(), argv)
+    from tta_cattan.bench.results.tables import to_text
+    from tta_cattan.bench.run.log import setup_logging
+    from tta_cattan.bench.run.pairs import beside_published, run_pairs
     from tta_cattan.config import find_config
-    from tta_cattan.runs.log import setup_logging
-    from tta_cattan.runs.pairs import beside_published, run_pairs
-    from tta_cattan.runs.tables import to_text
 
     setup_logging()
     pairs = run_pairs(find_config(args.cfg), overrides, method_names(args.methods), args.dry_run)

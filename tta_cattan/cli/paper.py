@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tta_cattan.cli.arguments import CommandParser, method_names, parse_with_overrides
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args, overrides = parse_with_overrides(parser(), argv)
-    from tta_cattan.paper.study import load_study, study_names
+    from tta_cattan.bench.paper.study import load_study, study_names
 
     if args.list:
         for name in study_names():
@@ -39,8 +39,8 @@ def main(argv: Sequence[str]) -> int:
     if args.name is None:
         raise UserError(f"name a study: {', '.join(study_names())}")
     study = load_study(args.name)
-    from tta_cattan.paper.run import Request, run_study
-    from tta_cattan.runs.log import setup_logging
+    from tta_cattan.bench.paper.run import Request, run_study
+    from tta_cattan.bench.run.log import setup_logging
 
     setup_logging()
     request = Request(

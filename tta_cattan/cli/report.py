@@ -28,8 +28,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parser().parse_args(argv)
-    from tta_cattan.report.page import write_report
-    from tta_cattan.runs.log import setup_logging
+    from tta_cattan.bench.report.page import write_report
+    from tta_cattan.bench.run.log import setup_logging
 
     setup_logging()
     print(write_report(args.runs, args.out))

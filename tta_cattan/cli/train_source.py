@@ -27,12 +27,12 @@ def main(argv: Sequence[str]) -> int:
     args, overrides = parse_with_overrides(parser(), argv)
     import torch
 
+    from tta_cattan.bench.data import benchmark_of
+    from tta_cattan.bench.models.zoo import check_arch
+    from tta_cattan.bench.run.log import setup_logging
+    from tta_cattan.bench.source.model import train_source, validation_accuracy
+    from tta_cattan.bench.source.subspace import auto_path, kept_subspace
     from tta_cattan.config import find_config, load_cfg
-    from tta_cattan.data import benchmark_of
-    from tta_cattan.models.zoo import check_arch
-    from tta_cattan.runs.log import setup_logging
-    from tta_cattan.source.model import train_source, validation_accuracy
-    from tta_cattan.source.subspace import auto_path, kept_subspace
 
     setup_logging()
     cfg = load_cfg(find_config(args.cfg), overrides)

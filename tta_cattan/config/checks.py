@@ -11,7 +11,7 @@ from typing import Any
 from tta_cattan.config.coerce import Source, coerce
 from tta_cattan.config.defaults import _C
 from tta_cattan.config.tree import leaves
-from tta_cattan.errors import UserError, nearest
+from tta_cattan.util.errors import UserError, nearest
 
 _MAX_SEED = 2**32 - 1  # numpy's
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from tta_cattan.config.defaults import EMPTY_LIST_ENTRIES
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NAMES = {

@@ -6,7 +6,7 @@ import os
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 _FOLDER = "cfgs"
 _PACKAGE = Path(__file__).parent.parent

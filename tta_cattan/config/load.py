@@ -15,7 +15,7 @@ from tta_cattan.config.coerce import Source, coerce
 from tta_cattan.config.defaults import _C, get_defaults
 from tta_cattan.config.find import find_config
 from tta_cattan.config.tree import key_names, suggestion
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 _BASE = "_BASE_"
 _MAX_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from yacs.config import CfgNode
 from tta_cattan.config.checks import CHECKS, Check, check_value
 from tta_cattan.config.defaults import _C
 from tta_cattan.config.tree import key_names, leaves, suggestion, to_dict
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _SCALARS = (bool, int, float, str)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 
 def require_cuda(host: str) -> None:

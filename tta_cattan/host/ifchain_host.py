@@ -10,10 +10,10 @@ import sys
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tta_cattan.errors import UserError
 from tta_cattan.host.methods import build_method, host_names
 from tta_cattan.host.nodes import declare
 from tta_cattan.host.overrides import split_overrides
+from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING
 
-from tta_cattan.errors import UserError
 from tta_cattan.host.nodes import require_declared, translate
 from tta_cattan.host.source import source_subspace
 from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, setup_model
+from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -10,7 +10,7 @@ from yacs.config import CfgNode
 from tta_cattan.config import check_cfg, get_defaults
 from tta_cattan.config.coerce import Source, coerce
 from tta_cattan.config.tree import leaves
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 # What every method reads, beside the node of its own.
 _COMMON = ("MODEL.EPISODIC", "MODEL.CLASSIFIER", "BN.STATISTICS", "BN.MOM", "BN.BLEND", "MIXED_PRECISION", "CKPT_DIR")

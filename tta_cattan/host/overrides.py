@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)*")
 

@@ -6,8 +6,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tta_cattan.errors import UserError
-from tta_cattan.files import sha256_text
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import sha256_text
 
 RECIPE = "model = tta_cattan.setup_model(model, cfg, num_classes, source_subspace); outputs = model(x)"
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tta_cattan.errors import UserError
-from tta_cattan.files import sha256_tensors
-from tta_cattan.models.classifier import find_classifier
-from tta_cattan.models.features import iterate_features
-from tta_cattan.subspace import Subspace, fit_subspace
+from tta_cattan.alignment import Subspace, fit_subspace
+from tta_cattan.network.classifier import find_classifier
+from tta_cattan.network.features import iterate_features
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import sha256_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

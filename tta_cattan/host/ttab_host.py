@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tta_cattan.config import load_cfg
-from tta_cattan.errors import UserError
 from tta_cattan.host.methods import host_names
 from tta_cattan.host.overrides import split_overrides
 from tta_cattan.host.source import source_subspace
 from tta_cattan.methods import ADAPTATION_REGISTRY, setup_model
+from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container

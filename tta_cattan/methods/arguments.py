@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.errors import UserError
+from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
     from tta_cattan.methods.optim import OptimizerFactory

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.errors import chosen
 from tta_cattan.methods.arguments import (
     built_optimizer,
     checked_batch,
@@ -18,11 +17,10 @@ from tta_cattan.methods.arguments import (
 )
 from tta_cattan.methods.last_batch import LastBatch
 from tta_cattan.methods.optim import OptimizerFactory, adam, optimizer_from_cfg
-from tta_cattan.methods.precision import Precision
 from tta_cattan.methods.safety import Safety, all_finite
 from tta_cattan.methods.update import backward, update
-from tta_cattan.models.blended_statistics import blending
-from tta_cattan.models.normalization import (
+from tta_cattan.network.blended_statistics import blending
+from tta_cattan.network.normalization import (
     STATISTICS,
     affine_parameters,
     require_affine,
@@ -30,13 +28,15 @@ from tta_cattan.models.normalization import (
     statistics_layers,
     use_statistics,
 )
-from tta_cattan.models.plain import plain_copy
-from tta_cattan.registry import Registry
+from tta_cattan.network.plain import plain_copy
+from tta_cattan.util.errors import chosen
+from tta_cattan.util.precision import Precision
+from tta_cattan.util.registry import Registry
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from tta_cattan.subspace import Subspace
+    from tta_cattan.alignment import Subspace
 
 # Unlabelled target data as a method sees it: (indices, inputs), again and again in the same order.
 Batches = Iterable[tuple[Tensor, Tensor]]

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.errors import UserError, chosen
-from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
-from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
-from tta_cattan.methods.running_balance import RunningBalance
-from tta_cattan.methods.source_check import check_source
-from tta_cattan.models.aligned_head import AlignedHead
-from tta_cattan.models.classifier import find_classifier, only_head_call, replace_module, watch_head
-from tta_cattan.models.normalization import require_affine
-from tta_cattan.subspace import (
+from tta_cattan.alignment import (
     REDUCTIONS,
     FeatureMoments,
     Subspace,
@@ -27,6 +19,14 @@ from tta_cattan.subspace import (
     stability_curve,
     subspace_of_moments,
 )
+from tta_cattan.alignment.aligned_head import AlignedHead
+from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
+from tta_cattan.methods.running_balance import RunningBalance
+from tta_cattan.methods.source_check import check_source
+from tta_cattan.network.classifier import find_classifier, only_head_call, replace_module, watch_head
+from tta_cattan.network.normalization import require_affine
+from tta_cattan.util.errors import UserError, chosen
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.errors import UserError
+from tta_cattan.alignment import change_weight, fit_class_structure, sample_weight
+from tta_cattan.alignment.target_classes import TargetClasses
 from tta_cattan.methods.arguments import checked_fraction
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, Batches
 from tta_cattan.methods.cattan import CATTAn
 from tta_cattan.methods.first_predictions import FirstPredictions
-from tta_cattan.methods.mirror import mean_prediction, with_mirror_images
-from tta_cattan.models.classifier import replace_module
-from tta_cattan.models.input_transform import TransformedModel, image_channels, transformed_parameters
-from tta_cattan.models.target_classes import TargetClasses
-from tta_cattan.subspace import change_weight, fit_class_structure, sample_weight
+from tta_cattan.network.classifier import replace_module
+from tta_cattan.network.input_transform import TransformedModel, image_channels, transformed_parameters
+from tta_cattan.network.mirror import mean_prediction, with_mirror_images
+from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from tta_cattan.subspace import Subspace
+    from tta_cattan.alignment import Subspace
 
 DIRECTIONS = 64  # of the target subspace, where d is left open
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from tta_cattan.errors import UserError, chosen
 from tta_cattan.losses import CONFIDENCE
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 from tta_cattan.methods.running_balance import RunningBalance
-from tta_cattan.models.input_transform import TransformedModel, image_channels, transformed_parameters
+from tta_cattan.network.input_transform import TransformedModel, image_channels, transformed_parameters
+from tta_cattan.util.errors import UserError, chosen
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from tta_cattan.subspace import Subspace
+    from tta_cattan.alignment import Subspace
 
 
 @ADAPTATION_REGISTRY.register("ip")

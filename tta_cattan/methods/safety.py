@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tta_cattan.errors import UserError, chosen
+from tta_cattan.util.errors import UserError, chosen
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from tta_cattan.errors import UserError
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
+from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from tta_cattan.subspace import Subspace
+    from tta_cattan.alignment import Subspace
 
 logger = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tta_cattan.errors import UserError
 from tta_cattan.losses import information_maximization
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
-from tta_cattan.models.classifier import find_classifier, only_head_call, watch_head
+from tta_cattan.network.classifier import find_classifier, only_head_call, watch_head
+from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from tta_cattan.subspace import Subspace
+    from tta_cattan.alignment import Subspace
 
 
 def centroid_features(features: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tta_cattan.errors import UserError
-from tta_cattan.subspace import Subspace
+from tta_cattan.alignment import Subspace
+from tta_cattan.util.errors import UserError
 
 
 def check_source(source: Subspace, dim: int, d: int, centering: str) -> Subspace:

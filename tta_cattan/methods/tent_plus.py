@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from tta_cattan.errors import chosen
 from tta_cattan.losses import CLASS_BALANCE, softmax_entropy
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
+from tta_cattan.util.errors import chosen
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from tta_cattan.subspace import Subspace
+    from tta_cattan.alignment import Subspace
 
 
 @ADAPTATION_REGISTRY.register("tent_plus")

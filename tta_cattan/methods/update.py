@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tta_cattan.methods.precision import Precision
 from tta_cattan.methods.safety import in_range
+from tta_cattan.util.precision import Precision
 
 
 def backward(

@@ -1,1 +1,0 @@
-"""What the package costs, each script against its peers in one run: ``python -m benchmarks.<name>``."""

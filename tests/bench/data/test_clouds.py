@@ -1,0 +1,144 @@
+"""Geometry of point clouds, parametric shapes and shifts: checked by what they must keep and what they must change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tta_cattan.bench.data.clouds.geometry import (
+    JITTER,
+    MOST_JITTER,
+    jitter,
+    take_points,
+    to_batch,
+    to_unit_sphere,
+    turn_about_z,
+    y_up_to_z_up,
+)
+from tta_cattan.bench.data.clouds.shapes import SHAPES, Shape, sample_shape, sample_surface, surface
+from tta_cattan.bench.data.clouds.shifts import SHIFTS, add_noise, drop_side, tilt
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(3)
+
+
+@pytest.fixture
+def points(rng):
+    return to_unit_sphere(sample_shape("cone", 300, rng))
+
+
+def test_the_first_points_are_taken_and_repeated_where_there_are_too_few():
+    cloud = np.arange(12.0).reshape(4, 3)
+    np.testing.assert_array_equal(take_points(cloud, 2), cloud[:2])
+    np.testing.assert_array_equal(take_points(cloud, 9), np.concatenate([cloud, cloud, cloud[:1]]))
+
+
+def test_the_unit_sphere_holds_a_cloud_whatever_its_place_and_size(rng):
+    cloud = rng.normal(size=(50, 3))
+    found = to_unit_sphere(7 * cloud + np.array([100, -20, 3]))
+    mean = [sum(p[axis] for p in cloud) / 50 for axis in range(3)]
+    radius = max(sum((p[axis] - mean[axis]) ** 2 for axis in range(3)) ** 0.5 for p in cloud)
+    np.testing.assert_allclose(found, (cloud - mean) / radius, atol=1e-12)
+
+
+def test_up_is_z_after_the_turn_and_left_and_right_are_not_exchanged():
+    turn = y_up_to_z_up(np.eye(3)).T  # where the axes go, as columns
+    np.testing.assert_array_equal(turn @ [0, 1, 0], [0, 0, 1])
+    assert np.linalg.det(turn) == pytest.approx(1)
+    # The public loader multiplies by this matrix, for an angle of -90 degrees.
+    angle = -np.pi / 2
+    public = np.array([[1, 0, 0], [0, np.cos(angle), -np.sin(angle)], [0, np.sin(angle), np.cos(angle)]])
+    cloud = np.random.default_rng(0).normal(size=(5, 3))
+    np.testing.assert_allclose(y_up_to_z_up(cloud), cloud @ public, atol=1e-12)
+
+
+def test_turning_about_z_is_a_rotation_of_its_own_for_every_cloud(points):
+    torch.manual_seed(0)
+    clouds = to_batch([points, points])
+    turned = turn_about_z(clouds)
+    for before, after in zip(clouds.double(), turned.double(), strict=True):
+        # The rotation that takes one to the other, by least squares.
+        matrix = torch.linalg.lstsq(before.T, after.T).solution.T
+        torch.testing.assert_close(matrix @ matrix.T, torch.eye(3).double(), atol=1e-4, rtol=0)
+        torch.testing.assert_close(matrix[2], torch.tensor([0.0, 0, 1]).double(), atol=1e-4, rtol=0)
+        assert torch.det(matrix) > 0
+    assert (turned[0] - turned[1]).abs().max() > 0.1
+
+
+def test_jitter_is_small_and_random():
+    torch.manual_seed(0)
+    clouds = torch.zeros(4, 3, 2000)
+    steps = jitter(clouds)
+    assert steps.abs().max() <= MOST_JITTER and steps.std().item() == pytest.approx(JITTER, rel=0.05)
+    assert not clouds.any(), "the clouds themselves stay as they are"
+
+
+@pytest.mark.parametrize(
+    ("name", "distance"),
+    [
+        ("sphere", lambda p: np.linalg.norm(p, axis=1) - 1),
+        ("box", lambda p: np.maximum(np.abs(p[:, :2]).sum(1), np.abs(p[:, 2])) - 1),
+        ("spindle", lambda p: np.linalg.norm(p[:, :2], axis=1) + np.abs(p[:, 2]) - 1),
+        ("torus", lambda p: np.hypot(np.linalg.norm(p[:, :2], axis=1) - 0.65, p[:, 2]) - 0.35),
+    ],
+)
+def test_points_lie_on_the_surface(rng, name, distance):
+    found = sample_surface(surface(SHAPES[name]), 500, rng)
+    # Round shapes are polygons of 24 sides: 1 - cos(pi / 24) inside.
+    assert np.abs(distance(found)).max() < 0.02
+
+
+def test_points_are_uniform_on_the_area(rng):
+    found = sample_surface(surface(Shape(SHAPES["cylinder"].profile, 200)), 20000, rng)
+    caps = np.mean(np.abs(found[:, 2]) > 1 - 1e-9)  # 2 pi r^2 of 2 pi r^2 + 2 pi r h, with r = 1 and h = 2
+    assert caps == pytest.approx(1 / 3, abs=0.015)
+    inner = np.linalg.norm(found[np.abs(found[:, 2]) > 1 - 1e-9, :2], axis=1) < 0.5
+    assert inner.mean() == pytest.approx(1 / 4, abs=0.02)
+
+
+def test_there_are_ten_shapes_and_no_two_are_alike(rng):
+    assert len(SHAPES) == 10
+    heights = {name: np.sort(to_unit_sphere(sample_surface(surface(s), 3000, rng))[:, 2]) for name, s in SHAPES.items()}
+    radii = {
+        name: np.sort(np.linalg.norm(sample_surface(surface(s), 3000, rng)[:, :2], axis=1))
+        for name, s in SHAPES.items()
+    }
+    for one in SHAPES:
+        for two in SHAPES:
+            if one < two:
+                assert max(np.abs(p[one] - p[two]).max() for p in (heights, radii)) > 0.05, (one, two)
+
+
+@pytest.mark.parametrize("severity", [1, 5])
+def test_noise_has_its_strength(points, rng, severity):
+    steps = add_noise(np.repeat(points, 20, 0), severity, rng) - np.repeat(points, 20, 0)
+    assert steps.std() == pytest.approx(0.02 * severity, rel=0.05)
+
+
+@pytest.mark.parametrize("severity", [1, 5])
+def test_what_is_missing_is_one_side(points, rng, severity):
+    found = drop_side(points, severity, rng)
+    assert found.shape == points.shape
+    known = {tuple(p) for p in points}
+    left = {tuple(p) for p in found}
+    assert left <= known and len(left) == round(300 * (1 - 0.1 * severity))
+    gone = np.array(sorted(known - left))
+    assert max(y for _, y, _ in left) <= gone[:, 1].min()
+
+
+@pytest.mark.parametrize("severity", [1, 5])
+def test_a_tilt_turns_the_vertical_by_its_angle(rng, severity):
+    matrix = tilt(np.eye(3), severity, rng).T
+    np.testing.assert_allclose(matrix @ matrix.T, np.eye(3), atol=1e-12)
+    assert np.linalg.det(matrix) == pytest.approx(1)
+    assert np.degrees(np.arccos(matrix[2, 2])) == pytest.approx(10 * severity)
+
+
+@pytest.mark.parametrize("name", SHIFTS)
+def test_a_shift_is_decided_by_its_generator(points, name):
+    one, two = (SHIFTS[name](points, 3, np.random.default_rng(0)) for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+    assert np.abs(one - points).max() > 0.1 and one.shape == points.shape

@@ -1,0 +1,235 @@
+"""Features on disk: what is written is read, and nothing half or foreign is taken for whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from feature_folders import manifest, write_domain
+
+from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
+from tta_cattan.bench.data.feature_shards import FeatureFolder, Manifest, open_features, shard_is_whole
+from tta_cattan.bench.data.sampling import per_class
+from tta_cattan.config import load_cfg
+from tta_cattan.util.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+def features_of(folder, *overrides):
+    cfg = load_cfg(None, ["CORRUPTION.DATASET", "features", "CORRUPTION.NUM_EX", -1, "DATA_DIR", folder,
+                          "DATA.SOURCE", "one", "DATA.TARGET", "two", "MODEL.IN_FEATURES", 6, *overrides])  # fmt: skip
+    return BENCHMARK_REGISTRY.get("features")(cfg)
+
+
+@pytest.fixture(autouse=True)
+def _opened_anew():
+    yield
+    open_features.cache_clear()
+
+
+@pytest.fixture
+def domains(tmp_path):
+    """Two domains of features; the second ends in a shard that is not full."""
+    return {name: write_domain(tmp_path, name, n, seed) for seed, (name, n) in enumerate({"one": 8, "two": 11}.items())}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_come_back_in_any_order(tmp_path, dtype):
+    rows, labels = write_domain(tmp_path, "one", 23, shard_size=5, dtype=dtype)
+    found = FeatureFolder(tmp_path / "one")
+    order = np.random.default_rng(1).permutation(23)
+    assert np.array_equal(found.rows(order), rows[order].astype(dtype).astype(np.float32))
+    assert found.rows(order).dtype == np.float32
+    assert found.labels.tolist() == labels
+    assert len(list((tmp_path / "one").glob("features-*.npy"))) == 5
+    twice = np.array([3, 3, 22, 0])
+    assert np.array_equal(found.rows(twice), rows[twice].astype(dtype).astype(np.float32))
+
+
+def test_rows_are_mapped_and_not_read(domains, tmp_path):
+    found = FeatureFolder(tmp_path / "one")
+    assert all(isinstance(rows.base, np.memmap) and not rows.flags.owndata for rows in found._maps)
+
+
+def test_the_benchmark_gives_what_was_written(domains, tmp_path):
+    benchmark = features_of(tmp_path)
+    benchmark.check()
+    assert benchmark.num_classes == 3 and not benchmark.images
+    rows, labels = domains["two"]
+    seen = []
+    for batch in Stream(benchmark.target(benchmark.domains()[0]), 4, 0, CPU):
+        assert torch.equal(batch.inputs, torch.from_numpy(rows[batch.indices]))
+        assert batch.labels.tolist() == [labels[i] for i in batch.indices]
+        seen += batch.indices.tolist()
+    assert sorted(seen) == list(range(11))
+    source = benchmark.source()
+    assert len(source) == 8 and torch.equal(source[3][0], torch.from_numpy(domains["one"][0][3]))
+    assert len(features_of(tmp_path, "CORRUPTION.NUM_EX", 5).target(benchmark.domains()[0])) == 5
+
+
+def test_the_description_follows_the_content(domains, tmp_path):
+    before = features_of(tmp_path).describe()
+    open_features.cache_clear()
+    write_domain(tmp_path, "two", 11, seed=9)
+    after = features_of(tmp_path).describe()
+    assert before["domains"]["one"] == after["domains"]["one"] and before["domains"]["two"] != after["domains"]["two"]
+
+
+def cut_rows(folder):
+    path = folder / "features-00001.npy"
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def change_a_bit(folder):
+    path = folder / "features-00001.npy"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+def drop_the_note(folder):
+    (folder / "features-00001.json").unlink()
+
+
+def spoil_the_note(folder):
+    (folder / "features-00001.json").write_text("{")
+
+
+def lose_a_label(folder):
+    path = folder / "features-00001.json"
+    note = json.loads(path.read_text())
+    path.write_text(json.dumps({**note, "labels": note["labels"][1:]}))
+
+
+def another_shape(folder):
+    np.save(folder / "features-00001.npy", np.zeros((3, 2), np.float32))
+
+
+def pickled(folder):
+    np.save(folder / "features-00001.npy", np.array([{}], dtype=object), allow_pickle=True)
+
+
+def impossible_label(folder):
+    path = folder / "features-00001.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "labels": [0, 1, 2, 3]}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (cut_rows, r"features-00001\.npy is damaged.*replaces what is damaged"),
+        (change_a_bit, r"features-00001\.npy is not what was written.*replaces what is damaged"),
+        (drop_the_note, r"two is not finished \(features-00001\.json is missing\).*goes on where it stopped"),
+        (spoil_the_note, r"features-00001\.json is damaged"),
+        (lose_a_label, "3 labels for 4 rows"),
+        (another_shape, r"float32 of shape \(3, 2\) and the manifest says float32 of shape \(4, 6\)"),
+        (pickled, r"features-00001\.npy is damaged"),
+        (impossible_label, "labels outside its 3 classes"),
+    ],
+)
+def test_what_is_damaged_is_named(domains, tmp_path, spoil, words):
+    folder = tmp_path / "two"
+    assert shard_is_whole(folder, 1, 4)
+    spoil(folder)
+    assert not shard_is_whole(folder, 1, 4) or spoil is impossible_label
+    with pytest.raises(UserError, match=words):
+        features_of(tmp_path).check()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"encoder": {"arch": "timm/other", "sha256": "a" * 64}},
+            "the encoder differs between one and two.*timm/other",
+        ),
+        ({"encoder": {"arch": "timm/test_vit", "sha256": "c" * 64}}, "the encoder differs between one and two.*ccc"),
+        ({"classes": ["ant", "bee", "dog"]}, "the list of classes differs.*'cat' is in one of them only"),
+        ({"classes": ["bee", "ant", "cat"]}, "the list of classes differs.*their order"),
+    ],
+)
+def test_domains_that_do_not_belong_together(domains, tmp_path, change, words):
+    replace(Manifest.read(tmp_path / "two"), **change).write(tmp_path / "two")
+    with pytest.raises(UserError, match=words):
+        features_of(tmp_path).check()
+
+
+def test_another_length_names_the_key(domains, tmp_path):
+    with pytest.raises(UserError, match=r"MODEL.IN_FEATURES = 768.*are 6 long: set MODEL.IN_FEATURES 6"):
+        features_of(tmp_path, "MODEL.IN_FEATURES", 768).check()
+    open_features.cache_clear()
+    write_domain(tmp_path, "two", 11, dim=7)
+    with pytest.raises(UserError, match=r"the length of the features differs between one and two.*6 and 7"):
+        features_of(tmp_path).check()
+
+
+def test_a_missing_domain_says_which_there_are(domains, tmp_path):
+    with pytest.raises(UserError, match=r"DATA.TARGET = 'three' is not a domain of features.*Domains: one, two"):
+        features_of(tmp_path, "DATA.TARGET", "three").check()
+    with pytest.raises(
+        UserError, match=r"holds no folders of features: make them once with `tta-cattan extract-features"
+    ):
+        features_of(tmp_path / "one").check()
+
+
+def test_all_domains_are_targets_in_turn(domains, tmp_path):
+    write_domain(tmp_path, "odd", 5)
+    write_domain(tmp_path, "zebra", 5)
+    benchmark = features_of(tmp_path, "DATA.TARGET", "")
+    assert [domain.name for domain in benchmark.domains()] == ["odd", "two", "zebra"]
+    assert benchmark.short_names == {"odd": "odd", "one": "one", "two": "T", "zebra": "Z"}
+    benchmark.check()
+    chosen = features_of(tmp_path, "DATA.DOMAINS", ["zebra", "one", "absent"], "DATA.TARGET", "")
+    assert chosen.short_names == {"zebra": "Z", "one": "O", "absent": "A"}
+    with pytest.raises(UserError, match=r"absent/manifest.json is not the manifest.*No such file"):
+        chosen.check()
+    drop_the_note(tmp_path / "zebra")
+    open_features.cache_clear()
+    with pytest.raises(UserError, match="zebra is not finished"):
+        benchmark.check()
+
+
+def test_a_part_is_read_in_batches_too(domains, tmp_path):
+    part = per_class(features_of(tmp_path).source(), 2, seed=0)
+    rows, labels = domains["one"]
+    for batch in Stream(part, 4, 0, CPU):
+        places = [part.indices[i] for i in batch.indices]
+        assert torch.equal(batch.inputs, torch.from_numpy(rows[places]))
+        assert batch.labels.tolist() == [labels[i] for i in places]
+    assert sorted(labels[i] for i in part.indices) == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[]", "not a JSON object"),
+        ("{", "manifest.json is not the manifest"),
+        ({"n": "8"}, "its n is '8'"),
+        ({"format": 2}, "its format is 2, and this version reads 1"),
+        ({"dim": 0}, "out of range"),
+        ({"dtype": "object"}, "out of range"),
+    ],
+)
+def test_a_wrong_manifest_is_refused(domains, tmp_path, content, words):
+    path = tmp_path / "one" / "manifest.json"
+    if isinstance(content, dict):
+        content = json.dumps({**json.loads(path.read_text()), **content})
+    path.write_text(content)
+    with pytest.raises(UserError, match=words):
+        Manifest.read(tmp_path / "one")
+
+
+def test_an_extraction_continues_only_its_own_folder(tmp_path):
+    ours = manifest("one", 8, 6)
+    ours.require_same(tmp_path, replace(ours, versions={"torch": "0"}))
+    for change, words in (
+        ({"encoder": {**ours.encoder, "sha256": "d" * 64}}, "encoder.sha256 = 'ddd"),
+        ({"shard_size": 9}, "shard_size = 9, and this extraction has 4"),
+        ({"data": {"sha256": "other"}}, "data.sha256 = 'other'"),
+    ):
+        with pytest.raises(UserError, match=f"{words}.*choose another --out"):
+            ours.require_same(tmp_path, replace(ours, **change))

@@ -1,0 +1,84 @@
+"""Parts of a data set: balanced by class where the labels are told, the same for the same seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from tta_cattan.bench.data.sampling import labels_of, limited, split_at_random, take
+from tta_cattan.bench.data.stream import BatchedDataset
+
+SIZES = (30, 20, 3)
+
+
+def tensors() -> TensorDataset:
+    labels = torch.cat([torch.full((n,), label) for label, n in enumerate(SIZES)])
+    return TensorDataset(torch.arange(len(labels)).float()[:, None], labels)
+
+
+class Rows(BatchedDataset):
+    """Rows with their labels told, read many at once."""
+
+    def __init__(self) -> None:
+        self.data = tensors()
+        self.labels = self.data.tensors[1]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int):
+        return self.data[index]
+
+    def gather(self, indices: torch.Tensor):
+        return self.data[indices]
+
+
+class Untold(Dataset):
+    """Samples that do not tell their labels."""
+
+    def __len__(self) -> int:
+        return sum(SIZES)
+
+    def __getitem__(self, index: int):
+        return tensors()[index]
+
+
+def chosen(dataset: Dataset) -> list[int]:
+    return [int(dataset[i][0]) for i in range(len(dataset))]
+
+
+@pytest.mark.parametrize("make", [tensors, Rows, lambda: Subset(tensors(), range(sum(SIZES)))])
+def test_a_limit_takes_from_the_classes_in_turn(make):
+    part = limited(make(), 12, 1.0, seed=5)
+    assert Counter(labels_of(part)) == {0: 5, 1: 4, 2: 3}, "equal until a class has no more"
+    assert chosen(part) == sorted(chosen(part))
+    assert chosen(part) == chosen(limited(make(), 12, 1.0, seed=5)) != chosen(limited(make(), 12, 1.0, seed=6))
+
+
+def test_a_fraction_keeps_the_shares_of_the_classes():
+    part = limited(tensors(), 0, 0.1, seed=5)
+    assert Counter(labels_of(part)) == {0: 3, 1: 2, 2: 1}, "one sample of every class at least"
+    data = tensors()
+    assert limited(data, 0, 1.0, seed=5) is data and len(limited(data, 999, 1.0, seed=5)) == len(data)
+
+
+def test_without_labels_the_seed_alone_decides():
+    part = limited(Untold(), 10, 1.0, seed=1)
+    assert labels_of(Untold()) is None and len(set(chosen(part))) == 10
+    assert len(limited(Untold(), 0, 0.5, seed=1)) == round(0.5 * sum(SIZES))
+
+
+def test_a_part_of_rows_is_read_in_batches_still():
+    part = take(Rows(), [7, 3, 50])
+    inputs, labels = part.gather(torch.tensor([2, 0]))
+    assert inputs.flatten().tolist() == [50, 7] and labels.tolist() == [2, 0] and labels_of(part) == [0, 0, 2]
+
+
+@pytest.mark.parametrize(("n", "share", "held"), [(100, 0.1, 10), (3, 0.1, 1), (2, 0.9, 1), (10, 0.0, 0)])
+def test_a_split_is_of_everything_and_neither_part_is_empty(n, share, held):
+    kept, out = split_at_random(n, share, seed=0)
+    assert len(out) == held and sorted(kept + out) == list(range(n)) and kept
+    assert (kept, out) == split_at_random(n, share, seed=0)

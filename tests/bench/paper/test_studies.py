@@ -1,0 +1,75 @@
+"""The studies that ship: each loads, and what it names exists."""
+
+from __future__ import annotations
+
+import pytest
+
+from tta_cattan.bench.paper.gather import domain_benchmark, varied
+from tta_cattan.bench.paper.run import own_overrides
+from tta_cattan.bench.paper.study import load_study, read_study, study_names
+from tta_cattan.bench.results.published import published
+from tta_cattan.bench.run.plan import plan_rows
+from tta_cattan.bench.run.sweep import Sweep, parse_sweeps
+from tta_cattan.config import find_config, load_cfg
+from tta_cattan.methods import ADAPTATION_REGISTRY
+from tta_cattan.util.errors import UserError
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_it_names_what_exists(name):
+    study = load_study(name)
+    overrides = own_overrides(study, find_config(study.cfg), True)
+    cfg = load_cfg(find_config(study.cfg), overrides)
+    assert all(method in ADAPTATION_REGISTRY for method in study.methods)
+    rows = plan_rows(
+        find_config(study.cfg), overrides, study.methods, parse_sweeps([study.sweep] if study.sweep else [])
+    )
+    assert len(rows) >= len(study.methods)
+    for sweep in parse_sweeps(study.vary):
+        assert varied(find_config(study.cfg), overrides, study.methods, sweep), "each key has a setting of its own"
+    assert (cfg.TEST.PROTOCOL == "recovery") == (study.kind == "recovery")
+    for table in study.published.values():
+        assert published(table)
+    if study.pairs:
+        benchmark = domain_benchmark(cfg)
+        labels = [
+            benchmark.pair_label(source, target)
+            for source in benchmark.sources()
+            for target in benchmark.short_names
+            if target != source
+        ]
+        for table in map(published, study.published.values()):
+            assert not table.columns or labels == list(table.columns), "the pairs are the paper's columns, in its order"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("title: t\nkind: table\ncfg: c\nmethods: [tent]\nsweeps: x", "unknown key 'sweeps'. Did you mean 'sweep'?"),
+        ("title: t\nkind: table\ncfg: c", "the key 'methods' is missing"),
+        ("title: t\nkind: tabel\ncfg: c\nmethods: [tent]", "kind = 'tabel'"),
+        ("title: t\nkind: table\ncfg: c\nmethods: [tent]\npublished: imagenet", "published = 'imagenet'"),
+        ("title: t\nkind: sweep\ncfg: c\nmethods: [tent]", "do not belong together"),
+        ("title: t\nkind: table\ncfg: c\nmethods: [tent]\nsweep: A=1", "do not belong together"),
+        ("title: t\nkind: options\ncfg: c\nmethods: [tent]", "do not belong together"),
+    ],
+)
+def test_a_bad_study_is_told(tmp_path, text, said):
+    file = tmp_path / "study.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_study(file)
+    assert said in str(caught.value) and str(file) in str(caught.value)
+
+
+def test_an_unknown_study_is_told_with_the_nearest():
+    with pytest.raises(UserError, match="Did you mean 'figure-robust'"):
+        load_study("figure-robost")
+
+
+def test_a_key_is_varied_for_the_methods_that_read_it_and_away_from_their_own_setting():
+    path = find_config("digits_c/cattan.yaml")
+    own = [row.label for row in varied(path, [], ["tent", "cattan"], Sweep.parse("CATTAN.CENTERING=none,pca"))]
+    assert own == ["cattan [CATTAN.CENTERING=none]"]
+    shared = [row.label for row in varied(path, [], ["tent", "cattan"], Sweep.parse("OPTIM.LR=1e-3,3e-3"))]
+    assert shared == ["tent [OPTIM.LR=0.003]", "cattan [OPTIM.LR=0.003]"]

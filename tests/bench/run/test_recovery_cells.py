@@ -1,0 +1,105 @@
+"""Recovery through the harness: stored, resumed, and every threshold from what is stored."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from digits_runs import overrides, read_cells, run_folder
+
+from tta_cattan.bench.data import BENCHMARK_REGISTRY
+from tta_cattan.bench.protocols import offline
+from tta_cattan.bench.results.store import ResultsStore
+from tta_cattan.bench.run import cell
+from tta_cattan.bench.run.log import reset_logging
+from tta_cattan.bench.run.recovery import agreement_counts
+from tta_cattan.cli.main import main
+
+SMALL = {"CORRUPTION.TYPE": "contrast", "TEST.BATCH_SIZE": "32", "CATTAN.D": "8", "OPTIM.LR": "0.05"}
+
+
+@pytest.fixture(autouse=True)
+def _clean_logger():
+    yield
+    reset_logging()
+
+
+def recover(save, *methods: str, **changes: object) -> int:
+    values = {**SMALL, "TEST.PROTOCOL": "recovery", **changes}
+    return main(["--methods", ",".join(methods), *overrides(save, **values)])
+
+
+def test_what_is_stored_is_enough_for_every_gate(tmp_path):
+    assert recover(tmp_path, "tent", "cattan") == 0
+    folder = run_folder(tmp_path)
+    assert folder.name.endswith("-recovery")
+    records = ResultsStore(folder).records()
+    assert [record.cell.method for record in records] == ["tent", "cattan"]
+    for record, counts in zip(records, agreement_counts(records), strict=True):
+        found = record.metrics
+        assert found["n"] == 128 and sum(counts.counts["source"]["n"]) == sum(counts.counts["target"]["n"]) == 64
+        assert counts.k == 3 and found["auroc"] == counts.auroc()
+        assert counts.gate(0.0, "source").source_after == found["source_accuracy"]
+        assert (found["source_accuracy"] + found["target_accuracy"]) / 2 == pytest.approx(found["accuracy"])
+
+
+def test_thresholds_repeat_no_cell_and_hypotheses_do(tmp_path):
+    assert recover(tmp_path, "tent") == 0
+    before = read_cells(tmp_path)
+    assert recover(tmp_path, "tent", **{"RECOVERY.TAU": 0.4, "RECOVERY.FALLBACK": "source"}) == 0
+    assert read_cells(tmp_path) == before
+    assert recover(tmp_path, "tent", **{"RECOVERY.K": 2, "RECOVERY.FRACTION": 0.5}) == 0
+    assert len(read_cells(tmp_path)) == 2
+
+
+def test_offline_results_do_not_depend_on_the_recovery_keys(tmp_path):
+    for k in (2, 3):
+        assert main(["--methods", "tent", *overrides(tmp_path, **{**SMALL, "RECOVERY.K": k})]) == 0
+    assert len(read_cells(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(("method", "said"), [("norm", "Norm adapts nothing")])
+def test_what_cannot_be_recovered_is_one_line(tmp_path, capsys, method, said):
+    assert recover(tmp_path, method) == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_benchmark_without_source_data_is_told(tmp_path, capsys, monkeypatch):
+    assert main(["--methods", "tent", *overrides(tmp_path, **SMALL)]) == 0  # the model is trained and kept
+    from tta_cattan.bench.source import model
+
+    loaded = model.train_source
+    data = BENCHMARK_REGISTRY.get("digits_c").source
+    monkeypatch.setattr(BENCHMARK_REGISTRY.get("digits_c"), "source", lambda self: None)
+
+    def with_source(cfg, benchmark):
+        benchmark.source = lambda: data(benchmark)
+        try:
+            return loaded(cfg, benchmark)
+        finally:
+            del benchmark.source
+
+    monkeypatch.setattr(model, "train_source", with_source)
+    assert recover(tmp_path, "tent") == 2
+    assert "digits_c has no source data: set DATA.SOURCE_DIR" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_adapting_to_a_part_evaluates_on_all(tmp_path, monkeypatch):
+    seen = []
+    update = offline._update
+    monkeypatch.setattr(
+        offline, "_update", lambda m, stream, tick: seen.append(len(list(stream))) or update(m, stream, tick)
+    )
+    assert main(["--methods", "tent", *overrides(tmp_path, **{**SMALL, "TEST.ADAPT_EX": 20})]) == 0
+    ((_, found),) = read_cells(tmp_path).items()
+    assert seen == [1] and found["n"] == 64, "one batch of 20 of the 64 samples, which are all predicted"
+
+
+def test_the_part_is_the_seeds():
+    from torch.utils.data import TensorDataset
+
+    from tta_cattan.bench.data import Stream
+
+    whole = Stream(TensorDataset(torch.zeros(30, 1), torch.zeros(30)), 8, 0, torch.device("cpu"))
+    parts = [cell._adapted_part(whole, 10, seed).among for seed in (0, 0, 1)]
+    assert len(set(parts[0])) == 10 and parts[0] == parts[1] != parts[2]
+    assert cell._adapted_part(whole, -1, 0) is whole and len(cell._adapted_part(whole, 99, 0).among) == 30

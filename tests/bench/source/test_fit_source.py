@@ -1,0 +1,259 @@
+"""``fit-source``: the same subspace in one process or two, killed or not, and only for the model it was made for."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from digits_runs import ckpt_dir, fit_slowly, overrides, start
+
+from tta_cattan.alignment import Subspace, fit_subspace, orthonormality_error
+from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
+from tta_cattan.bench.run.log import reset_logging
+from tta_cattan.bench.source import fitting
+from tta_cattan.bench.source.model import source_model
+from tta_cattan.bench.source.subspace import default_path, source_subspace
+from tta_cattan.cli.main import main
+from tta_cattan.config import load_cfg
+from tta_cattan.network.features import iterate_features
+from tta_cattan.util.errors import UserError
+
+CFG = "cfgs/digits_c/cattan.yaml"
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _clean_logger():
+    yield
+    reset_logging()
+
+
+def settings(**changes: object):
+    cfg = load_cfg(ROOT / CFG, overrides(**changes))
+    benchmark = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
+    return cfg, benchmark, source_model(cfg, benchmark)
+
+
+def fit(out: Path, *options: str, **changes: object) -> list[str]:
+    return ["fit-source", "--cfg", CFG, "--out", str(out), *options, *overrides(**changes)]
+
+
+@pytest.fixture(scope="module")
+def direct() -> Subspace:
+    """The subspace of the features of all source images, computed in one go."""
+    _, benchmark, loaded = settings()
+    images = benchmark.source().tensors[0]
+    return fit_subspace(torch.cat(list(iterate_features(loaded.model, "fc", images.split(500)))))
+
+
+def assert_same(one: Subspace, other: Subspace, directions: int = 30) -> None:
+    """Compare eigenvalues, mean and the directions that the data determine, up to sign."""
+    assert one.count == other.count and one.centered == other.centered
+    torch.testing.assert_close(one.eigenvalues, other.eigenvalues, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(one.mean, other.mean, atol=1e-5, rtol=1e-5)
+    a, b = one.basis[:, :directions], other.basis[:, :directions]
+    signs = (a * b).sum(0).sign()
+    # Small eigenvalue gaps amplify the float32 rounding of the features, which differs between processors.
+    torch.testing.assert_close(a * signs, b, atol=1e-4, rtol=0)
+
+
+def test_it_equals_the_fit_of_the_features_themselves(tmp_path, direct, capsys):
+    assert main(fit(tmp_path / "s.safetensors")) == 0
+    assert f"wrote {tmp_path / 's.safetensors'}: 64 directions of 64, from 1297 images" in capsys.readouterr().out
+    found = Subspace.load(tmp_path / "s.safetensors")
+    assert_same(found, direct)
+    assert orthonormality_error(found.basis) < 1e-5
+    assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"], "the note of a finished fit is gone"
+    cfg, _, loaded = settings()
+    origin = found.provenance
+    assert origin["model_sha256"] == loaded.sha256 and origin["model"] == "small_resnet" and origin["n"] == 1297
+    assert origin["data"] == {"name": "digits", "n": 1297} and origin["versions"]["torch"] == torch.__version__
+    assert main(fit(tmp_path / "u.safetensors", **{"CATTAN.CENTERING": "none"})) == 0
+    assert not Subspace.load(tmp_path / "u.safetensors").centered
+    assert default_path(cfg, loaded).name != default_path(settings(**{"CATTAN.CENTERING": "none"})[0], loaded).name
+
+
+def test_options_of_the_file(tmp_path, direct, capsys):
+    whole, half, bare = (tmp_path / f"{name}.safetensors" for name in ("whole", "half", "bare"))
+    assert main(fit(whole, "--d", "20")) == main(fit(half, "--half", "--d", "20")) == 0
+    assert main(fit(bare, "--no-mean", "--d", "20")) == 0
+    saved = whole.stat().st_size - half.stat().st_size
+    assert abs(saved - 64 * 20 * 2) < 32, "two bytes per entry of the basis, but for padding"
+    stored = Subspace.load(half)
+    assert stored.basis.dtype == torch.float32 and orthonormality_error(stored.basis) < 1e-5
+    signs = (stored.basis * direct.basis[:, :20]).sum(0).sign()
+    torch.testing.assert_close(stored.basis * signs, direct.basis[:, :20], atol=2e-3, rtol=0)
+    assert Subspace.load(bare).mean is None and Subspace.load(whole).mean is not None
+    assert Subspace.load(whole).d == 20 and len(Subspace.load(whole).eigenvalues) == 64
+    capsys.readouterr()
+    assert main(["inspect", str(half)]) == 0
+    shown = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines()[1:])
+    assert shown["features"] == "64" and shown["directions"].startswith("20 (") and shown["samples"] == "1,297"
+    assert shown["kind"] == "PCA (centred)" and shown["model"] == "small_resnet" and len(shown["model_sha256"]) == 64
+    assert main(fit(tmp_path / "big.safetensors", "--d", "65")) == 2
+    assert "determine 1 to 64 directions" in capsys.readouterr().err
+
+
+def test_per_class(tmp_path):
+    assert main(fit(tmp_path / "s.safetensors", "--per-class", "9")) == 0
+    found = Subspace.load(tmp_path / "s.safetensors")
+    assert found.count == 90 and found.provenance["per_class"] == 9
+    _, benchmark, loaded = settings()
+    images, labels = benchmark.source().tensors
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))  # RNG_SEED's default
+    chosen = torch.cat([order[labels[order] == label][:9] for label in range(10)])
+    features = torch.cat(list(iterate_features(loaded.model, "fc", images[chosen].split(500))))
+    assert_same(found, fit_subspace(features), 20)
+
+
+def test_two_processes_under_torchrun_give_the_same(tmp_path, direct):
+    out = tmp_path / "shared.safetensors"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "tta_cattan.cli.main", *fit(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("wrote ") == 1, "one process writes"
+    assert_same(Subspace.load(out), direct)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_killed_it_goes_on_and_ends_the_same(tmp_path, direct, monkeypatch):
+    out = tmp_path / "s.safetensors"
+    process = start(fit_slowly, fit(out), str(tmp_path / "output"))
+    note = tmp_path / ".s.safetensors.0-of-1.partial"
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and not note.exists():
+        time.sleep(0.01)
+    time.sleep(0.5)
+    process.kill()
+    process.join()
+    assert note.exists() and not out.exists(), (tmp_path / "output").read_text()
+    kept, batches = note.read_bytes(), []
+    only = Stream.only
+    monkeypatch.setattr(Stream, "only", lambda self, chosen: batches.append(len(chosen)) or only(self, chosen))
+    assert main(fit(out)) == 0
+    total = -(-1297 // 64)
+    assert 0 < batches[0] < total
+    assert_same(Subspace.load(out), direct)
+    assert not note.exists()
+
+    for content, changes in ((kept, {"TEST.BATCH_SIZE": 32}), (kept[:-9], {}), (b"", {})):
+        note.write_bytes(content)
+        assert main(fit(out, **changes)) == 0
+        assert batches[-1] == -(-1297 // changes.get("TEST.BATCH_SIZE", 64)), "not from a note of other batches"
+        assert_same(Subspace.load(out), direct)
+
+
+def test_the_note_says_where_it_came_from(tmp_path, monkeypatch):
+    notes = []
+    save = fitting._save
+    monkeypatch.setattr(fitting, "_SAVE_EVERY", -1.0)
+    monkeypatch.setattr(fitting, "_save", lambda *args: notes.append(args[2]) or save(*args))
+    assert main(fit(tmp_path / "s.safetensors")) == 0
+    assert notes == list(range(1, 22)), "the number of batches in the sums, after each"
+
+
+def test_a_subspace_of_another_model_is_refused_unless_forced(tmp_path, caplog):
+    path = tmp_path / "s.safetensors"
+    assert main(fit(path)) == 0
+    reset_logging()
+    cfg, benchmark, loaded = settings(**{"CATTAN.SOURCE_BASIS": path})
+    assert source_subspace(cfg, loaded, benchmark).count == 1297
+    with torch.no_grad():
+        loaded.model.fc.bias[0] += 1
+    other = type(loaded).of(loaded.model, "changed")
+    with pytest.raises(UserError, match=rf"{loaded.sha256[:12]}, and this model is {other.sha256[:12]}.*FORCE_BASIS"):
+        source_subspace(cfg, other, benchmark)
+    forced = settings(**{"CATTAN.SOURCE_BASIS": path, "CATTAN.FORCE_BASIS": True})[0]
+    assert source_subspace(forced, other, benchmark).count == 1297
+    assert "used all the same" in caplog.text
+    classifier = settings(**{"CATTAN.SOURCE_BASIS": "classifier"})[0]
+    assert source_subspace(classifier, other, benchmark) is None
+
+
+def test_auto_fits_once_and_missing_source_data_prints_the_command(tmp_path, monkeypatch):
+    cfg, benchmark, loaded = settings()
+    path = default_path(cfg, loaded)
+    assert path.parent == Path(ckpt_dir()) / "subspaces"
+    path.unlink(missing_ok=True)
+    made = source_subspace(cfg, loaded, benchmark)
+    monkeypatch.setattr(type(benchmark), "source", lambda _: pytest.fail("the file is there"))
+    assert torch.equal(source_subspace(cfg, loaded, benchmark).basis, made.basis)
+    monkeypatch.setattr(type(benchmark), "source", lambda _: None)
+    elsewhere = load_cfg(ROOT / CFG, overrides(CKPT_DIR=tmp_path))
+    with pytest.raises(UserError) as caught:
+        source_subspace(elsewhere, loaded, benchmark)
+    for words in ("tta-cattan fit-source --cfg", "DATA.SOURCE_DIR", "CATTAN.SOURCE_BASIS classifier"):
+        assert words in str(caught.value)
+    with pytest.raises(UserError, match=r"absent\.safetensors does not exist: make it with `tta-cattan fit-source"):
+        source_subspace(load_cfg(ROOT / CFG, ["CATTAN.SOURCE_BASIS", "absent.safetensors"]), loaded, benchmark)
+
+
+def test_the_source_model_is_trained_once_and_a_damaged_file_is_named(tmp_path, monkeypatch):
+    cfg, benchmark, first = settings(CKPT_DIR=tmp_path)
+    (path,) = (tmp_path / "digits_c").iterdir()
+    assert first.origin == str(path)
+    header = path.read_bytes()[8 : 8 + int.from_bytes(path.read_bytes()[:8], "little")]
+    assert json.loads(json.loads(header)["__metadata__"]["recipe"])["arch"] == "small_resnet"
+    monkeypatch.setattr("tta_cattan.bench.source.model.train_classifier", lambda *_: pytest.fail("trained again"))
+    assert source_model(cfg, benchmark).sha256 == first.sha256
+    monkeypatch.undo()
+    assert settings(CKPT_DIR=tmp_path, RNG_SEED=7)[2].sha256 != first.sha256
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match=rf"{path.name} is damaged or truncated"):
+        source_model(cfg, benchmark)
+
+
+def test_auto_keeps_apart_what_was_fitted_to_other_images(tmp_path):
+    def auto(**changes: object) -> Subspace:
+        return source_subspace(*reordered(settings(CKPT_DIR=tmp_path, **changes)))
+
+    def reordered(found):
+        cfg, benchmark, loaded = found
+        return cfg, loaded, benchmark
+
+    few = {"SOURCE.PER_CLASS": 5}
+    assert (auto(**few).count, auto().count, auto(**few).count) == (50, 1297, 50)
+    assert auto(**few, RNG_SEED=1).provenance["seed"] == 1
+    files = sorted(path.name for path in (tmp_path / "subspaces").iterdir())
+    assert len(files) == 2
+    # What fit-source was told to write there is taken by a config that says nothing, or the same.
+    main(["fit-source", "--cfg", CFG, "--per-class", "7", *overrides(CKPT_DIR=tmp_path)])
+    assert (auto().count, auto(**{"SOURCE.PER_CLASS": 7}).count, auto(**few).count) == (70, 70, 50)
+    assert sorted(path.name for path in (tmp_path / "subspaces").iterdir()) == files
+
+
+def test_the_file_says_nothing_of_single_images_and_leaves_the_mean_out_on_request(tmp_path):
+    assert main(fit(tmp_path / "with")) == 0 and main(fit(tmp_path / "without", "--no-mean")) == 0
+    for name, parts in (("with", {"basis", "eigenvalues", "mean"}), ("without", {"basis", "eigenvalues"})):
+        content = (tmp_path / name).read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + length])
+        told = header.pop("__metadata__")
+        assert set(header) == parts and header["basis"]["shape"] == [64, 64]
+        numbers = sum(math.prod(part["shape"]) for part in header.values())
+        assert len(content) == 8 + length + 4 * numbers, "and nothing after it"
+        assert set(told) == {"format", "count", "centered", "provenance"}
+        assert set(json.loads(told["provenance"])) <= {
+            "model", "model_sha256", "data", "n", "per_class", "seed", "centering", "versions", "classifier",
+        }  # fmt: skip
+        assert str(tmp_path) not in told["provenance"] and str(Path.home()) not in told["provenance"]
+
+
+def test_notes_change_no_bit_of_the_fit_and_a_resumed_one_is_the_same(tmp_path, monkeypatch):
+    cfg, benchmark, loaded = settings(**{"TEST.BATCH_SIZE": 50})
+    fits = {}
+    for name, pause in (("few", 1e9), ("many", -1.0)):
+        monkeypatch.setattr(fitting, "_SAVE_EVERY", pause)
+        fits[name] = fitting.fit_source_subspace(cfg, loaded, benchmark, tmp_path / name)
+    note = fitting._note(tmp_path / "many", fitting.ALONE)
+    assert note.is_file(), "the last note is a resumed fit's start"
+    fits["resumed"] = fitting.fit_source_subspace(cfg, loaded, benchmark, tmp_path / "many")
+    assert torch.equal(fits["few"].basis, fits["many"].basis)
+    assert torch.equal(fits["few"].basis, fits["resumed"].basis)

@@ -1,0 +1,44 @@
+"""The maths of subspace alignment: pure functions and small records of tensors."""
+
+from tta_cattan.alignment.class_structure import (
+    balancing_offset,
+    change_weight,
+    class_discriminants,
+    fit_class_structure,
+    left_out_densities,
+    matching_temperature,
+    sample_weight,
+)
+from tta_cattan.alignment.dimension import eigenvalue_gaps, select_dimension, stability_bound, stability_curve
+from tta_cattan.alignment.fit import classifier_subspace, fit_subspace, subspace_of_moments
+from tta_cattan.alignment.layer_maths import REDUCTIONS, alignment_cost, closed_form, fold_alignment, project_classifier
+from tta_cattan.alignment.moments import FeatureMoments
+from tta_cattan.alignment.subspace import Subspace, orthonormality_error, reorthonormalize
+from tta_cattan.alignment.tracker import SubspaceTracker
+
+__all__ = [
+    "REDUCTIONS",
+    "FeatureMoments",
+    "Subspace",
+    "SubspaceTracker",
+    "alignment_cost",
+    "balancing_offset",
+    "change_weight",
+    "class_discriminants",
+    "classifier_subspace",
+    "closed_form",
+    "eigenvalue_gaps",
+    "fit_class_structure",
+    "fit_subspace",
+    "fold_alignment",
+    "left_out_densities",
+    "matching_temperature",
+    "orthonormality_error",
+    "project_classifier",
+    "reorthonormalize",
+    "sample_weight",
+    "select_dimension",
+    "stability_bound",
+    "stability_curve",
+    "subspace_of_moments",
+]

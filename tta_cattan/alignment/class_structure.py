@@ -1,0 +1,116 @@
+"""The classes in the target subspace: normal distributions of the target's own, found without labels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tta_cattan.alignment.moments import float64_device
+
+_EMPTY = 1e-6  # samples: a class with fewer has no mean of its own
+
+
+def class_discriminants(coordinates: Tensor, shares: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
+    """Return ``G = S^-1 M^T`` (d x C) and ``g = log pi - 1/2 diag(M S^-1 M^T)`` (C), one covariance for all classes.
+
+    ``x G + g`` is ``log(pi_c N(x; m_c, S))`` up to what all classes share. ``pi`` are the classes' parts of all;
+    ``M`` holds the means of ``coordinates`` (n x d) weighted by ``shares`` (n x C, each sample's sum to 1); ``S`` is
+    their covariance around the means, ``shrinkage`` of it replaced by the same variance in every direction.
+    """
+    counts, means, covariance = _moments(coordinates, shares, shrinkage)
+    weight = torch.linalg.solve(covariance, means.T)
+    parts = (counts / len(coordinates)).clamp_min(_EMPTY)
+    return weight, parts.log() - 0.5 * (means * weight.T).sum(1)
+
+
+def left_out_densities(coordinates: Tensor, shares: Tensor, shrinkage: float) -> Tensor:
+    """Return ``log(pi_c N(x; m_c, S))`` (n x C) up to a constant, ``pi`` and ``m`` from all samples but the one judged.
+
+    Without ``x`` and its share p a class of N samples has the mean ``(N m - p x) / (N - p)``: a class that a few
+    samples make up by themselves does not keep them. One that ``x`` alone makes up has the mean 0 then; ``coordinates``
+    are centred. ``S`` is that of all samples.
+    """
+    counts, means, covariance = _moments(coordinates, shares, shrinkage)
+    others = counts - shares + _EMPTY
+    solved = torch.linalg.solve(covariance, torch.cat([coordinates, means]).T).T
+    of_samples, of_means = solved.tensor_split([len(coordinates)])
+    # x - (N m - p x) / (N - p) = (N x - N m) / (N - p)
+    own = counts + _EMPTY
+    distances = (coordinates @ of_means.T).mul_(-2 * own * counts)
+    distances += own.square() * (coordinates * of_samples).sum(1, keepdim=True)
+    distances += counts.square() * (means * of_means).sum(1)
+    return (others / len(coordinates)).log_().sub_(distances.div_(others.square()).clamp_min_(0), alpha=0.5)
+
+
+def sample_weight(n: int, classes: int, doubt: float) -> float:
+    """Return ``n / (n + doubt C)``, what classes found count beside the network: with few samples each, little."""
+    return n / (n + doubt * classes)
+
+
+def change_weight(changed: float, calm: float) -> float:
+    """Return ``c^2 / (c^2 + calm^2)`` of the part ``c`` of the predictions that adaptation changed.
+
+    Where it is small there was little to repair, and the network knows more than normal distributions do.
+    """
+    if not calm:
+        return 1.0
+    return 1 / (1 + (calm / changed) ** 2) if changed else 0.0
+
+
+def balancing_offset(logits: Tensor, rounds: int = 20) -> Tensor:
+    """Return the ``w`` (C) with which the mean of ``softmax(y + w)`` is the same for all classes.
+
+    Note: where few samples are in doubt and many would have to change, ``rounds`` end before that.
+    """
+    offset = torch.zeros_like(logits[0])
+    for _ in range(rounds):
+        parts = (logits + offset).softmax(1).mean(0)
+        offset = offset - (parts * len(parts)).clamp_min(_EMPTY).log()
+    return offset
+
+
+def fit_class_structure(
+    coordinates: Tensor, logits: Tensor, rho: float, shrinkage: float = 0.3, level: float = 0.0, rounds: int = 10
+) -> tuple[Tensor, Tensor, float]:
+    """Return weight (d x C), offset (C) and temperature of ``t (y + x weight + offset)``, the logits by both opinions.
+
+    The opinions are the network's, ``softmax(y)``, and the one of where the target's classes lie in its subspace, to
+    the power ``rho``: they are multiplied, the classes are found again by the product, ``rounds`` times (expectation
+    maximisation, the network as the prior, each sample judged by the others). Each time ``level`` of the way is gone
+    (in the logarithm) to where all classes have the same part. ``t`` keeps the mean confidence at the
+    network's, because the d directions are not as independent as a normal distribution has it.
+    """
+    device = float64_device(coordinates.device)
+    x, y = coordinates.to(device).double(), logits.to(device).double()
+    centre = x.mean(0)
+    x = x - centre
+    shares = y.softmax(1)
+    for _ in range(rounds - 1):
+        joint = left_out_densities(x, shares, shrinkage).mul_(rho).add_(y)
+        shares = (joint + level * balancing_offset(joint) if level else joint).softmax(1)
+    weight, offset = (rho * found for found in class_discriminants(x, shares, shrinkage))
+    if level:
+        offset = offset + level * balancing_offset(y + x @ weight + offset)
+    temperature = matching_temperature(y + x @ weight + offset, y.softmax(1).amax(1).mean().item())
+    return weight.to(logits), (offset - centre @ weight).to(logits), temperature
+
+
+def matching_temperature(logits: Tensor, confidence: float) -> float:
+    """Return the ``t`` in [1e-4, 1] at which the mean of ``max softmax(t y)`` is ``confidence``, or the nearest end."""
+    low, high = 1e-4, 1.0
+    if (high * logits).softmax(1).amax(1).mean().item() <= confidence:
+        return high
+    for _ in range(40):
+        middle = (low * high) ** 0.5
+        above = (middle * logits).softmax(1).amax(1).mean().item() > confidence
+        low, high = (low, middle) if above else (middle, high)
+    return (low * high) ** 0.5
+
+
+def _moments(coordinates: Tensor, shares: Tensor, shrinkage: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the samples, the mean and, of all, the shrunk covariance of the classes."""
+    counts = shares.sum(0)
+    means = shares.T @ coordinates / counts.clamp_min(_EMPTY)[:, None]
+    covariance = (coordinates.T @ coordinates - (counts[:, None] * means).T @ means) / len(coordinates)
+    even = torch.eye(len(covariance)).to(covariance) * covariance.diagonal().mean().clamp_min(_EMPTY)
+    return counts, means, torch.lerp(covariance, even, shrinkage)

@@ -1,0 +1,119 @@
+"""Streaming moments of features: one pass, memory O(D^2) whatever the number of samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.linalg import get_blas_funcs
+from torch import Tensor
+
+from tta_cattan.util.errors import UserError
+
+# Rows gathered before they are added to the float64 sums, at least and per feature: with fewer the D x D additions
+# would cost as much as the products, and with more the rows would need more memory than the sums.
+_ROWS, _ROWS_PER_FEATURE = 1024, 4
+_ROWS_IN_CACHE = 512  # of one product on the CPU: its centred copy is read again before it leaves the cache
+
+
+def float64_device(device: torch.device) -> torch.device:
+    """Return ``device``, or the CPU where it has no float64 (MPS)."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+class FeatureMoments:
+    """Count, mean and scatter ``sum_i (z_i - mean)(z_i - mean)^T`` of the rows seen so far.
+
+    Batches are centred on their own mean before the product and merged by Chan's formula, so a large common offset
+    does not eat the precision. Of ``scatter``, which is symmetric, only the upper triangle is kept.
+    """
+
+    def __init__(self, dim: int, device: torch.device | str = "cpu") -> None:
+        self.device = float64_device(torch.device(device))
+        self.dim = dim
+        self.count = 0
+        self.mean = torch.zeros(dim, dtype=torch.float64, device=self.device)
+        self.scatter = torch.zeros(dim, dim, dtype=torch.float64, device=self.device)
+        self._rows = max(_ROWS, _ROWS_PER_FEATURE * dim)
+        self._waiting: list[Tensor] = []
+        self._n_waiting = 0
+
+    def update(self, features: Tensor) -> None:
+        """Absorb a batch of rows (n x D); a non-finite value is refused before it can spoil the sums."""
+        if features.ndim != 2 or features.shape[1] != self.dim:
+            raise UserError(f"features have shape {tuple(features.shape)}: expected (n, {self.dim})")
+        chunks = features.detach().split(self._rows)
+        for number, chunk in enumerate(chunks):
+            self._check_finite(chunk, self.count + self._n_waiting + number * self._rows)
+        for chunk in chunks:
+            # float16 would overflow in the product, and bfloat16 lose it.
+            self._waiting.append(chunk.to(self.device, torch.promote_types(chunk.dtype, torch.float32)))
+            self._n_waiting += len(chunk)
+            if self._n_waiting >= self._rows:
+                self.flush()
+
+    def _check_finite(self, rows: Tensor, first: int) -> None:
+        """Refuse NaN and Inf; ``first`` is the number of the first row."""
+        if torch.isfinite(rows.sum()):  # the sum of finite rows can overflow, that of others cannot be finite
+            return
+        bad = (~torch.isfinite(rows)).any(1).nonzero()
+        if len(bad):
+            raise UserError(
+                f"features of sample {first + int(bad[0])} hold NaN or Inf: "
+                "check the model's outputs and the input normalisation"
+            )
+
+    def waiting(self) -> Tensor:
+        """Return the rows that are not in the sums yet: absorbed again, they give the same sums bit for bit."""
+        return torch.cat(self._waiting) if self._waiting else self.mean.new_zeros(0, self.dim, dtype=torch.float32)
+
+    def few_rows(self) -> Tensor | None:
+        """Return all rows seen where they are at most half as many as their features, else None."""
+        return self.waiting() if self.count == 0 and 2 * self._n_waiting <= self.dim else None
+
+    def flush(self) -> None:
+        """Fold the rows that are waiting into the sums."""
+        if not self._n_waiting:
+            return
+        rows = self._waiting[0] if len(self._waiting) == 1 else torch.cat(self._waiting)
+        self._waiting, self._n_waiting = [], 0
+        mean = rows.mean(0)
+        products, rest = _centred_products(rows, mean)
+        self.scatter += products
+        # The mean was rounded to the rows' dtype; what is left of it is put back.
+        self.scatter.addr_(rest, rest, alpha=-len(rows))
+        self._merge_means(len(rows), mean.double() + rest)
+
+    def _merge_means(self, count: int, mean: Tensor) -> None:
+        """Add what lies between the two means to the scatter (Chan's formula)."""
+        total = self.count + count
+        shift = mean - self.mean
+        self.scatter.addr_(shift, shift, alpha=self.count * count / total)
+        self.mean += shift * (count / total)
+        self.count = total
+
+    def products(self, center: bool) -> Tensor:
+        """Return the upper triangle of ``sum_i (z_i - mean)(z_i - mean)^T``, or of ``sum_i z_i z_i^T`` (float64)."""
+        self.flush()
+        return self.scatter if center else torch.addr(self.scatter, self.mean, self.mean, alpha=self.count)
+
+
+def _centred_products(rows: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``sum_i (z_i - m)(z_i - m)^T``, its upper triangle at least, and the mean of ``z_i - m`` (float64).
+
+    Note: on the CPU BLAS' ``syrk``, which torch does not call, takes half the work of a product.
+    """
+    if rows.device.type != "cpu":
+        centred = rows - mean
+        return centred.T @ centred, centred.mean(0).double()
+    # numpy and BLAS alone: torch's threads would wait for their next turn on the cores that BLAS' threads need.
+    values, centre = rows.numpy(), mean.numpy()
+    syrk, total = get_blas_funcs("syrk", dtype=values.dtype), np.zeros(len(centre))
+    # BLAS counts columns first: its lower triangle is our upper one.
+    products = np.zeros((len(centre), len(centre)), values.dtype, order="F")
+    buffer = np.empty((min(len(values), _ROWS_IN_CACHE), len(centre)), values.dtype)
+    for start in range(0, len(values), _ROWS_IN_CACHE):
+        part = values[start : start + _ROWS_IN_CACHE]
+        centred = np.subtract(part, centre, out=buffer[: len(part)])
+        total += centred.sum(0)
+        products = syrk(1.0, centred.T, beta=1.0, c=products, lower=True, overwrite_c=True)
+    return torch.from_numpy(products.T), torch.from_numpy(total) / len(rows)

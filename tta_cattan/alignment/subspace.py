@@ -1,0 +1,144 @@
+"""A linear subspace of the features, and the small file in which it travels with a model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import atomic_path
+
+_FORMAT = "tta-cattan-subspace-1"
+_MAX_BYTES = 1 << 30  # a subspace of 16,384 features is a gigabyte; larger is not a subspace file
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """An orthonormal basis (D x d) with the eigenvalues (all that were found, descending), mean, count and origin.
+
+    ``centered`` says whether the basis is of the covariance (PCA) or of the second moment (uncentred SVD);
+    ``mean`` is None where it was not kept. ``provenance`` is free text by key: model hash, data, versions.
+    """
+
+    basis: Tensor
+    eigenvalues: Tensor
+    mean: Tensor | None
+    count: int
+    centered: bool
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dim(self) -> int:
+        """D, the number of features."""
+        return self.basis.shape[0]
+
+    @property
+    def d(self) -> int:
+        """The number of directions."""
+        return self.basis.shape[1]
+
+    def truncate(self, d: int) -> Subspace:
+        """Return the subspace of the first ``d`` directions."""
+        if not 1 <= d <= self.d:
+            raise UserError(f"d = {d}: this subspace has {self.d} directions, so d must be in 1..{self.d}")
+        # A copy: a view would keep the directions that are left out in memory.
+        return replace(self, basis=self.basis[:, :d].clone())
+
+    def to(self, device: torch.device | str) -> Subspace:
+        """Return a copy on ``device``."""
+        mean = None if self.mean is None else self.mean.to(device)
+        return replace(self, basis=self.basis.to(device), eigenvalues=self.eigenvalues.to(device), mean=mean)
+
+    def without_mean(self) -> Subspace:
+        """Return a copy that does not hold the mean feature."""
+        return replace(self, mean=None)
+
+    def save(self, path: str | os.PathLike[str], dtype: torch.dtype = torch.float32) -> None:
+        """Write a safetensors file atomically; ``dtype`` is that of the basis (float16 halves the file)."""
+        from safetensors.torch import save_file
+
+        tensors = {
+            "basis": self.basis.detach().cpu().to(dtype).contiguous(),
+            "eigenvalues": self.eigenvalues.detach().cpu().float().contiguous(),
+        }
+        if self.mean is not None:
+            tensors["mean"] = self.mean.detach().cpu().float().contiguous()
+        header = {
+            "format": _FORMAT,
+            "count": str(self.count),
+            "centered": json.dumps(self.centered),
+            "provenance": json.dumps(dict(self.provenance), sort_keys=True),
+        }
+        with atomic_path(path) as temporary:
+            save_file(tensors, temporary, metadata=header)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Subspace:
+        """Read a file that ``save`` wrote; anything else is refused with what is wrong with it."""
+        from safetensors import SafetensorError, safe_open
+
+        path = Path(path)
+        if not path.is_file():
+            raise UserError(f"subspace file {path} does not exist: make it with `tta-cattan fit-source --cfg ...`")
+        if path.stat().st_size > _MAX_BYTES:
+            raise UserError(f"subspace file {path} has {path.stat().st_size:,} bytes: more than {_MAX_BYTES:,}")
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        except (SafetensorError, OSError) as error:
+            raise UserError(
+                f"{path} is not a subspace file ({error}): make it anew with `tta-cattan fit-source`"
+            ) from error
+        if header.get("format") != _FORMAT:
+            raise UserError(f"{path} is a safetensors file, but not a subspace: its format is {header.get('format')!r}")
+        return cls._checked(path, header, tensors)
+
+    @classmethod
+    def _checked(cls, path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Subspace:
+        """Build a subspace from a file's contents, or say which part of them is not one's."""
+        try:
+            basis, eigenvalues, mean = tensors["basis"], tensors["eigenvalues"], tensors.get("mean")
+            count, centered = int(header["count"]), json.loads(header["centered"])
+            provenance = json.loads(header.get("provenance", "{}"))
+        except (KeyError, ValueError, RecursionError) as error:
+            raise UserError(
+                f"subspace file {path} is damaged ({error!r}): make it anew with `tta-cattan fit-source`"
+            ) from error
+        problem = None
+        if eigenvalues.ndim != 1 or not isinstance(provenance, dict):
+            problem = "its eigenvalues or its provenance are of another form"
+        elif count < 0:
+            problem = f"its count is {count}"
+        elif basis.ndim != 2 or not 1 <= basis.shape[1] <= basis.shape[0]:
+            problem = f"its basis has shape {tuple(basis.shape)}"
+        elif mean is not None and mean.shape != basis.shape[:1]:
+            problem = f"its mean has shape {tuple(mean.shape)}, its basis {tuple(basis.shape)}"
+        elif not all(torch.isfinite(t).all() for t in tensors.values()):
+            problem = "it holds NaN or Inf"
+        elif (off := orthonormality_error(basis.float())) > 1e-2:
+            problem = f"its basis is not orthonormal (off by {off:.1e})"
+        if problem:
+            raise UserError(f"subspace file {path} is damaged: {problem}. Make it anew with `tta-cattan fit-source`")
+        # A basis stored as float16 is orthonormal to 1e-3 only; QR brings it back to float32's precision.
+        basis = basis.float() if basis.dtype == torch.float32 else reorthonormalize(basis.float())
+        return cls(basis, eigenvalues.float(), mean, count, bool(centered), provenance)
+
+
+def orthonormality_error(basis: Tensor) -> float:
+    """Return ``max |W^T W - I|``."""
+    gram = basis.T @ basis
+    return (gram - torch.eye(len(gram), dtype=gram.dtype, device=gram.device)).abs().max().item()
+
+
+def reorthonormalize(basis: Tensor) -> Tensor:
+    """Return the orthonormal basis of the same span that QR gives, each column with the sign it had."""
+    q, r = torch.linalg.qr(basis.cpu().double())
+    return (q * r.diagonal().sign()).to(basis)

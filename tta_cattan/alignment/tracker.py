@@ -1,0 +1,101 @@
+"""Tracking the target subspace from a stream of batches."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tta_cattan.alignment.moments import float64_device
+from tta_cattan.alignment.subspace import Subspace, reorthonormalize
+from tta_cattan.util.errors import UserError
+
+_REPAIR_EVERY = 64  # updates between two re-orthonormalisations: float32 drifts by about 1e-7 a step
+
+
+class SubspaceTracker:
+    """The d leading directions of all batches seen so far, absorbed one at a time in O(D (d + B)^2).
+
+    It starts from ``start`` (the source subspace), counted as ``prior`` samples: with few target samples the missing
+    directions stay the source's, so the first batch causes no rank problem. Before each batch the past is weighted by
+    ``decay`` (1 = never forgets). The past is held as ``basis diag(energy) basis^T``, its (decayed) scatter; a batch
+    is split into its part inside the basis and the rest, and a (d + B)-sized eigenproblem gives the new basis.
+    """
+
+    def __init__(self, start: Subspace, d: int, center: bool = True, decay: float = 1.0, prior: float = 200.0) -> None:
+        if not 1 <= d <= start.dim:
+            raise UserError(f"d = {d}: the features have {start.dim} dimensions, so d must be in 1..{start.dim}")
+        # The sums need float64, which MPS does not have: the tracker lives on the CPU there.
+        start = start.to(float64_device(start.basis.device))
+        self.center = center
+        self.decay = decay
+        self.basis = _complete(start.basis, d)  # the principal directions, in the order of their energy
+        self.turned = self.basis  # the same span in the coordinates that were handed out
+        self.energy = torch.zeros(d, device=start.basis.device)
+        # The mean is the target's alone: merging it with the source's would take the shift between the two domains
+        # for a direction in which the target varies.
+        self.count = 0.0
+        self.mean = torch.zeros(start.dim, device=start.basis.device)
+        known = min(d, start.d, len(start.eigenvalues))
+        # A subspace without samples (the classifier's row space) has no spectrum on the features' scale:
+        # it only fills the directions that no batch has claimed yet.
+        if start.count:
+            self.energy[:known] = prior * start.eigenvalues[:known]
+        self.updates = 0
+
+    def update(self, features: Tensor) -> Tensor:
+        """Absorb a batch of features (B x D) and return the new basis (D x d), turned towards the last one."""
+        rows = features.detach().to(self.basis)
+        old = self.basis
+        if self.center:
+            rows = self._centred(rows)
+        else:
+            self.count = self.decay * self.count + len(rows)
+        inside = rows @ old
+        outside = rows - inside @ old.T
+        q, r = torch.linalg.qr(outside.T)
+        d, extra = old.shape[1], q.shape[1]
+        small = torch.zeros(d + extra, d + extra, dtype=torch.float64, device=old.device)
+        small.diagonal()[:d] = self.decay * self.energy.double()
+        coordinates = torch.cat([inside, r.T], 1).double()
+        small += coordinates.T @ coordinates
+        # Directions that nothing has claimed yet tie at zero: a hair of preference keeps the old ones among them.
+        small.diagonal()[:d] += 1e-9 * small.diagonal().max()
+        values, vectors = torch.linalg.eigh(small)
+        leading = vectors[:, -d:].to(old.dtype)
+        self.energy = values[-d:].clamp_min(0).to(old.dtype)
+        self.basis = old @ leading[:d] + q @ leading[d:]
+        self.updates += 1
+        if self.updates % _REPAIR_EVERY == 0:
+            self.basis = reorthonormalize(self.basis)
+        self.turned = turn_towards(self.basis, self.turned)
+        return self.turned
+
+    def _centred(self, rows: Tensor) -> Tensor:
+        """Update the mean and return the rows around it, plus the row that the mean's shift adds to the scatter."""
+        n, m = self.decay * self.count, len(rows)
+        batch_mean = rows.mean(0)
+        shift = batch_mean - self.mean
+        self.mean = self.mean + shift * (m / (n + m))
+        self.count = n + m
+        return torch.cat([rows - batch_mean, math.sqrt(n * m / (n + m)) * shift[None]])
+
+
+def turn_towards(basis: Tensor, reference: Tensor) -> Tensor:
+    """Return the basis of the same span that is closest to ``reference`` (orthogonal Procrustes).
+
+    Note: only the span matters to the alignment; keeping the coordinates still keeps ``Phi`` and the optimiser's
+    moments meaningful while the basis moves.
+    """
+    u, _, vh = torch.linalg.svd((basis.T @ reference).double())
+    return basis @ (u @ vh).to(basis.dtype)
+
+
+def _complete(basis: Tensor, d: int) -> Tensor:
+    """Return an orthonormal basis of d columns that begins with (the first d of) ``basis``."""
+    if d <= basis.shape[1]:
+        return basis[:, :d].clone()
+    generator = torch.Generator().manual_seed(0)
+    fill = torch.randn(basis.shape[0], d - basis.shape[1], generator=generator).to(basis)
+    return reorthonormalize(torch.cat([basis, fill], 1))

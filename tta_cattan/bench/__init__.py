@@ -1,0 +1,1 @@
+"""The bench: data sets, model zoo, source training, protocols, runs, results, report and the paper's studies."""

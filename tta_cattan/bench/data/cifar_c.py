@@ -1,0 +1,155 @@
+"""CIFAR-10-C, CIFAR-100-C and their clean test sets, through RobustBench's loaders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import TensorDataset
+
+from tta_cattan.bench.data.arrays import first, identity_of_rows, load_npz, to_tensor
+from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
+from tta_cattan.bench.data.corruptions import COMMON, EXTRA
+from tta_cattan.bench.domain import Domain
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import identity_of_files, sha256_file
+from tta_cattan.util.upstream.robustbench import import_robustbench
+from tta_cattan.util.upstream.torchvision import import_torchvision
+
+N_TEST = 10000
+
+
+class _Cifar(Benchmark):
+    """What the corrupted and the clean sets share: the clean data in torchvision's layout."""
+
+    torchvision_class: str
+    clean_folder: str
+
+    def source(self) -> TensorDataset | None:
+        """Return the training images: DATA.SOURCE_DIR's ``.npz`` file, or torchvision's files in DATA_DIR."""
+        if self.cfg.DATA.SOURCE_DIR:
+            return load_npz(self.cfg.DATA.SOURCE_DIR)
+        return self._clean(train=True) if self._has_clean() else None
+
+    def describe_source(self) -> dict[str, Any]:
+        own = Path(self.cfg.DATA.SOURCE_DIR)
+        identity = identity_of_files([own], own.parent) if own.name else self._clean_identity()
+        return {"name": f"{self.torchvision_class} train", "from": own.name or "torchvision", "files": identity}
+
+    def _has_clean(self) -> bool:
+        return (Path(self.cfg.DATA_DIR) / self.clean_folder).is_dir()
+
+    def _clean_identity(self) -> str:
+        folder = Path(self.cfg.DATA_DIR) / self.clean_folder
+        return identity_of_files(sorted(path for path in folder.glob("*") if path.is_file()), folder)
+
+    def _clean(self, train: bool) -> TensorDataset:
+        import torch
+
+        factory = getattr(import_torchvision("torchvision.datasets"), self.torchvision_class)
+        try:
+            data = factory(self.cfg.DATA_DIR, train=train, download=False)
+        except RuntimeError as error:
+            raise UserError(f"{self.clean_folder} in {self.cfg.DATA_DIR} is damaged ({error}): get it again") from error
+        return TensorDataset(to_tensor(data.data), torch.tensor(data.targets))
+
+
+class _CifarC(_Cifar):
+    """A CIFAR-C folder of ``<corruption>.npy`` files (50,000 x 32 x 32 x 3: 10,000 per severity) and ``labels.npy``."""
+
+    folder: str
+    loader: str
+    record: str
+
+    def check(self) -> None:
+        """Check that every file that is asked for is there; nothing is downloaded."""
+        self.check_corruptions((*COMMON, *EXTRA), clean=f"{self.family}_clean")
+        root = Path(self.cfg.DATA_DIR) / self.folder
+        for path in (root / "labels.npy", *(root / f"{name}.npy" for name in self.cfg.CORRUPTION.TYPE)):
+            if not path.is_file():
+                raise UserError(
+                    f"{path} is missing. Expected: {root}/labels.npy and {root}/<corruption>.npy, one per corruption "
+                    f"(2.9 GB in all), from Zenodo record {self.record}, {self.folder}.tar, unpacked in DATA_DIR "
+                    f"({self.cfg.DATA_DIR}); or make them from your own images with `tta-cattan make-corruptions`"
+                )
+
+    def target(self, domain: Domain) -> TensorDataset:
+        """Return the first CORRUPTION.NUM_EX images of a corruption, as RobustBench gives them."""
+        load = getattr(import_robustbench("robustbench.data"), self.loader)
+        n = N_TEST if self.cfg.CORRUPTION.NUM_EX < 0 else min(self.cfg.CORRUPTION.NUM_EX, N_TEST)
+        images, labels = load(n, domain.severity, self.cfg.DATA_DIR, False, [domain.name])
+        # A folder of fewer than 10,000 images is padded, its labels are not.
+        return TensorDataset(images[: len(labels)], labels.long())
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.folder, "num_ex": self.cfg.CORRUPTION.NUM_EX}
+
+    def identity(self, domain: Domain) -> str:
+        """Return the identity of the labels and of the rows of one severity: others may be added to the file."""
+        root = Path(self.cfg.DATA_DIR) / self.folder
+        rows = slice((domain.severity - 1) * N_TEST, domain.severity * N_TEST)
+        return identity_of_rows(root / f"{domain.name}.npy", rows, [sha256_file(root / "labels.npy")])
+
+
+class _CifarClean(_Cifar):
+    """The clean test set, in torchvision's layout."""
+
+    def domains(self) -> list[Domain]:
+        """Return the one domain."""
+        return [Domain("clean")]
+
+    def check(self) -> None:
+        """Check that the files are there; nothing is downloaded."""
+        if not self._has_clean():
+            raise UserError(
+                f"{Path(self.cfg.DATA_DIR) / self.clean_folder} is missing: "
+                f"`torchvision.datasets.{self.torchvision_class}(DATA_DIR, download=True)` gets it (170 MB)"
+            )
+
+    def target(self, domain: Domain) -> TensorDataset:
+        """Return the first CORRUPTION.NUM_EX test images."""
+        return first(self._clean(train=False), self.cfg.CORRUPTION.NUM_EX)
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.torchvision_class, "num_ex": self.cfg.CORRUPTION.NUM_EX}
+
+    def identity(self, domain: Domain) -> str:
+        return self._clean_identity()
+
+
+class _Cifar10:
+    num_classes = 10
+    family: str | None = "cifar10"
+    torchvision_class, clean_folder = "CIFAR10", "cifar-10-batches-py"
+
+
+class _Cifar100:
+    num_classes = 100
+    family: str | None = "cifar100"
+    torchvision_class, clean_folder = "CIFAR100", "cifar-100-python"
+
+
+@BENCHMARK_REGISTRY.register("cifar10")  # TENT's name for it
+@BENCHMARK_REGISTRY.register("cifar10_c")
+class Cifar10C(_Cifar10, _CifarC):
+    """CIFAR-10-C."""
+
+    folder, loader, record = "CIFAR-10-C", "load_cifar10c", "2535967"
+
+
+@BENCHMARK_REGISTRY.register("cifar100")
+@BENCHMARK_REGISTRY.register("cifar100_c")
+class Cifar100C(_Cifar100, _CifarC):
+    """CIFAR-100-C."""
+
+    folder, loader, record = "CIFAR-100-C", "load_cifar100c", "3555552"
+
+
+@BENCHMARK_REGISTRY.register("cifar10_clean")
+class Cifar10Clean(_Cifar10, _CifarClean):
+    """CIFAR-10's test set."""
+
+
+@BENCHMARK_REGISTRY.register("cifar100_clean")
+class Cifar100Clean(_Cifar100, _CifarClean):
+    """CIFAR-100's test set."""

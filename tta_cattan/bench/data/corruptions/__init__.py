@@ -1,0 +1,13 @@
+"""The 15 common corruptions of ImageNet-C and CIFAR-10-C, and the 4 extra ones, at severities 1 to 5.
+
+Written from the definitions of the operations, with numpy, scipy and pillow; the strengths are those of the published
+benchmarks. The random draws are our own, so the images have the same distribution as the published ones and are not
+the same images. Note: ImageNet-C was stored as JPEG files of quality 85 afterwards, which is not done here.
+"""
+
+from __future__ import annotations
+
+from tta_cattan.bench.data.corruptions.apply import COMMON, EXTRA, SEVERITIES, corrupt, corrupt_batch, image_rng
+from tta_cattan.bench.data.corruptions.frost_texture import load_textures
+
+__all__ = ["COMMON", "EXTRA", "SEVERITIES", "corrupt", "corrupt_batch", "image_rng", "load_textures"]

@@ -1,0 +1,168 @@
+"""Corrupting whole data sets: in parallel, resumable, each image the same whatever the order."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from PIL import Image
+
+from tta_cattan.bench.data.arrays import read_npz
+from tta_cattan.bench.data.corruptions.apply import corrupt, corrupt_batch, image_rng
+from tta_cattan.bench.data.corruptions.frost_texture import load_textures
+from tta_cattan.bench.data.corruptions.recipe import keep_recipe
+from tta_cattan.bench.data.corruptions.strengths import TableName
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import atomic_path, save_array
+from tta_cattan.util.progress import progress
+
+T = TypeVar("T")
+
+_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+_JPEG_QUALITY = 85  # ImageNet-C's files are stored with it
+_ROWS_PER_SEVERITY = 10000  # CIFAR-C's files have this many rows per severity, and its loaders count on it
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be made of every image."""
+
+    corruptions: Sequence[str]
+    severities: Sequence[int]
+    strengths: TableName
+    seed: int = 0
+    size: int = 224
+    frost: Path | None = None
+    workers: int = 0
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what decides the images, by the name of its option."""
+        recipe: dict[str, Any] = {"seed": self.seed, "strengths": self.strengths}
+        if "frost" in self.corruptions:
+            recipe["frost"] = "(a grown texture)" if self.frost is None else str(self.frost)
+        return recipe
+
+
+def corrupt_folder(images: Path, out: Path, task: Task) -> tuple[int, int]:
+    """Write ``out/<corruption>/<severity>/<class>/<image>.JPEG`` for each ``<class>/<image>``; return (made, kept)."""
+    files = sorted(path for path in images.glob("*/*") if path.suffix.lower() in _EXTENSIONS)
+    if not files:
+        raise UserError(f"--images {images} holds no <class>/<image> files ({', '.join(_EXTENSIONS)})")
+    ends = [file.relative_to(images).with_suffix(".JPEG") for file in (files[0], files[-1])]
+    there = [out / c / str(s) / end for c in task.corruptions for s in task.severities for end in ends]
+    keep_recipe(out, {**task.recipe(), "size": task.size}, files, images, there)
+    work = partial(_corrupt_image_file, images, out, task)
+    counts = list(_parallel(work, files, task.workers, "corrupting images"))
+    total = len(files) * len(task.corruptions) * len(task.severities)
+    return sum(counts), total - sum(counts)
+
+
+def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
+    """Write ``out/<corruption>.npy`` (5 x 10,000 rows) and ``labels.npy`` for an ``.npz`` file; return (made, kept).
+
+    Note: CIFAR-C's layout has 10,000 rows per severity; with fewer images the rest, and severities that were not asked
+    for, stay zero. ``labels.npy`` has the true number of images, so that the padding is never taken for images.
+    """
+    x, y = (array[:_ROWS_PER_SEVERITY] for array in read_npz(images, ("x", "y")))
+    keep_recipe(out, task.recipe(), [images], images.parent, [out / f"{name}.npy" for name in task.corruptions])
+    save_array(out / "labels.npy", y.astype(np.uint8))
+    todo = [name for name in task.corruptions if _absent_severities(out / f"{name}.npy", x, task)]
+    for _ in _parallel(partial(_corrupt_array, x, out, task), todo, task.workers, "corrupting arrays"):
+        pass
+    return len(todo), len(task.corruptions) - len(todo)
+
+
+def _absent_severities(path: Path, x: np.ndarray, task: Task) -> list[int]:
+    """Return the severities that the file of a corruption lacks: their rows are zero, or are of fewer images."""
+    if not path.is_file():
+        return list(task.severities)
+    rows = _open_rows(path, x)
+    starts = {severity: (severity - 1) * _ROWS_PER_SEVERITY for severity in task.severities}
+    return [s for s, start in starts.items() if not (rows[start].any() and rows[start + len(x) - 1].any())]
+
+
+def _open_rows(path: Path, x: np.ndarray) -> np.ndarray:
+    """Return the rows of an existing file without reading them; a file of other images is refused."""
+    wanted = (5 * _ROWS_PER_SEVERITY, *x.shape[1:])
+    try:
+        rows = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is there and cannot be read ({error}): remove it or choose another --out") from error
+    if rows.shape != wanted:
+        raise UserError(f"{path} is there with the shape {rows.shape}, not {wanted}: choose another --out")
+    return rows
+
+
+def _parallel(work: Callable[[Path], T] | Callable[[str], T], items: Sequence, workers: int, what: str) -> Iterable[T]:
+    """Map ``work`` over ``items`` in processes, with progress."""
+    count = min(workers or os.cpu_count() or 1, len(items)) or 1
+    if count == 1:
+        yield from progress(map(work, items), len(items), what)
+        return
+    # spawn: a fork of a process that has used torch's threads can hang.
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        yield from progress(pool.map(work, items, chunksize=1), len(items), what)
+
+
+def _corrupt_image_file(root: Path, out: Path, task: Task, path: Path) -> int:
+    """Write the missing corruptions of one image and return how many there were."""
+    name = path.relative_to(root).with_suffix(".JPEG")
+    goals = {
+        (corruption, severity): out / corruption / str(severity) / name
+        for corruption in task.corruptions
+        for severity in task.severities
+    }
+    goals = {key: goal for key, goal in goals.items() if not goal.is_file()}
+    if not goals:
+        return 0
+    clean = _read(path, task.size)
+    for (corruption, severity), goal in goals.items():
+        rng = image_rng(corruption, severity, name.as_posix(), task.seed)
+        textures = _textures(task.frost) if corruption == "frost" else None
+        corrupted = corrupt(clean, corruption, severity, rng=rng, strengths=task.strengths, frost_textures=textures)
+        content = io.BytesIO()  # Pillow's encoder itself does not tell a full disk from a fault of its own
+        Image.fromarray(corrupted).save(content, format="JPEG", quality=_JPEG_QUALITY)
+        with atomic_path(goal) as temporary:
+            temporary.write_bytes(content.getbuffer())
+    return len(goals)
+
+
+def _corrupt_array(x: np.ndarray, out: Path, task: Task, corruption: str) -> None:
+    """Write the severities of one corruption that its file lacks."""
+    path = out / f"{corruption}.npy"
+    rows = np.zeros((5 * _ROWS_PER_SEVERITY, *x.shape[1:]), dtype=np.uint8)
+    if path.is_file():
+        rows[:] = _open_rows(path, x)
+    textures = _textures(task.frost) if corruption == "frost" else None
+    for severity in _absent_severities(path, x, task):
+        made = corrupt_batch(x, corruption, severity, strengths=task.strengths, seed=task.seed, frost_textures=textures)
+        rows[(severity - 1) * _ROWS_PER_SEVERITY :][: len(x)] = made
+    save_array(path, rows)
+
+
+def _read(path: Path, size: int) -> np.ndarray:
+    """Return an image as uint8 RGB, resized and cropped as ImageNet-C was (the short side to 256/224 of ``size``)."""
+    try:
+        with Image.open(path) as file:
+            image = file.convert("RGB")
+    except (OSError, SyntaxError) as error:
+        raise UserError(f"image {path} cannot be read ({error}): get it again or remove it") from error
+    if image.size == (size, size):
+        return np.asarray(image)
+    scale = round(size * 256 / 224) / min(image.size)
+    image = image.resize((max(size, round(image.width * scale)), max(size, round(image.height * scale))))
+    left, top = (image.width - size) // 2, (image.height - size) // 2
+    return np.asarray(image.crop((left, top, left + size, top + size)))
+
+
+@lru_cache(maxsize=1)
+def _textures(folder: Path | None) -> Sequence[np.ndarray] | None:
+    return None if folder is None else load_textures(folder)

@@ -1,0 +1,268 @@
+"""Office-31, OfficeHome and DomainNet: domains of images in class folders or lists."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from tta_cattan.bench.data.adaptation import DomainBenchmark
+from tta_cattan.bench.data.augment import random_crop_flip
+from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
+from tta_cattan.bench.data.image_folder import ImageList, class_folders, find_images, is_readable, stretch_transform
+from tta_cattan.bench.data.image_lists import class_names_of, read_list
+from tta_cattan.bench.domain import Domain
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import identity_of_files, sha256_file
+from tta_cattan.util.progress import progress
+
+logger = logging.getLogger(__name__)
+
+Samples = list[tuple[Path, int]]
+_OFFICIAL = ("train", "test")
+
+
+class DomainImages(DomainBenchmark):
+    """``<root>/<domain>/<class>/<image>``, or lists of images; every domain has the same classes, sorted by name."""
+
+    roots: tuple[str, ...]  # names that the data set's folder has, in DATA_DIR
+    folders: Mapping[str, tuple[str, ...]]  # domain -> where its class folders lie in the root
+    sizes: Mapping[str, int]  # domain -> the number of images that the published figures are of
+    obtain: str
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self._found: dict[tuple[str, str], Samples] = {}
+
+    @property
+    def num_classes(self) -> int:  # type: ignore[override]
+        """The number of classes that the domains have."""
+        return len(self.class_names())
+
+    def class_names(self) -> list[str]:
+        """Return the classes in the order of their labels."""
+        return self._classes(self.source_domain if self.cfg.DATA.SOURCE else self.present_domains()[0])
+
+    def check(self) -> None:
+        """Check that source and targets are there, with the same classes, each with images."""
+        source = self.source_domain
+        expected = self._classes(source)
+        for name in (source, *(domain.name for domain in self.domains())):
+            _check_same(expected, source, self._classes(name), name)
+            for part in self._parts():
+                self._samples(name, part)
+
+    def target(self, domain: Domain) -> Dataset:
+        """Return the images of a domain (the official lists: of its test part), or the first CORRUPTION.NUM_EX."""
+        samples = self._samples(domain.name, self._parts()[-1])
+        number = self.cfg.CORRUPTION.NUM_EX
+        return ImageList(samples if number < 0 else samples[:number], stretch_transform(self.cfg.DATA.IMAGE_SIZE))
+
+    def source(self) -> Dataset:
+        """Return the images of the source domain (the official lists: of its training part)."""
+        return ImageList(self._source_samples(), stretch_transform(self.cfg.DATA.IMAGE_SIZE))
+
+    def training_source(self) -> Dataset:
+        """Return the images of the source domain before they are cropped."""
+        return ImageList(self._source_samples(), stretch_transform(self.cfg.DATA.IMAGE_SIZE, crop=False))
+
+    def augment(self, inputs: Tensor) -> Tensor:
+        """Crop and mirror at random, as SHOT does."""
+        return random_crop_flip(inputs, self.cfg.DATA.IMAGE_SIZE)
+
+    def describe_source(self) -> dict[str, Any]:
+        return {
+            "name": self.source_domain,
+            "n": len(self._source_samples()),
+            "size": self.cfg.DATA.IMAGE_SIZE,
+            "classes": self.num_classes,
+            "files": self._identity(self.source_domain, self._parts()[0]),
+        }
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def identity(self, domain: Domain) -> str:
+        return self._identity(domain.name, self._parts()[-1])
+
+    def differs_from_published(self) -> str:
+        """Return in which domain there are more or fewer images than the published figures are of."""
+        for name in (self.source_domain, *(domain.name for domain in self.domains())):
+            n = sum(len(self._listed(name, part)) for part in self._parts())
+            if n != self.sizes[name]:
+                return f"{name} has {n:,} images here and {self.sizes[name]:,} in the data set"
+        return super().differs_from_published()
+
+    def root(self) -> Path:
+        """Return the folder of the data set."""
+        base = Path(self.cfg.DATA_DIR)
+        for candidate in (*(base / name for name in self.roots), base):
+            if any((candidate / folder).is_dir() for folders in self.folders.values() for folder in folders):
+                return candidate
+        raise UserError(f"{base} does not hold {self.name}. Expected: {self._layout()}. {self.obtain}")
+
+    def present_domains(self) -> list[str]:
+        """Return the domains that are there."""
+        if self.cfg.DATA.LISTS:
+            return [name for name in self.short_names if all(self._list(name, p).is_file() for p in self._parts())]
+        root = self.root()
+        return [n for n in self.short_names if any((root / folder).is_dir() for folder in self.folders[n])]
+
+    def _layout(self) -> str:
+        domains = ", ".join(folders[0] for folders in self.folders.values())
+        return f"{Path(self.cfg.DATA_DIR) / self.roots[0]}/<domain>/<class>/<image>, the domains being {domains}"
+
+    def _parts(self) -> tuple[str, ...]:
+        return _OFFICIAL if self.cfg.DATA.LISTS == "official" else ("list",)
+
+    def _folder(self, domain: str) -> Path:
+        root = self.root()
+        for folder in self.folders[domain]:
+            if (root / folder).is_dir():
+                return root / folder
+        raise UserError(f"{root / self.folders[domain][0]} is missing. Expected: {self._layout()}. {self.obtain}")
+
+    def _list(self, domain: str, part: str) -> Path:
+        lists = self.cfg.DATA.LISTS
+        folder = self.root() if lists == "official" else Path(lists)
+        names = [f"{name}_{part}.txt" for name in (domain, domain.replace(" ", "_"), domain.replace(" ", ""))]
+        return next((folder / name for name in names if (folder / name).is_file()), folder / names[0])
+
+    def _classes(self, domain: str) -> list[str]:
+        if not self.cfg.DATA.LISTS:
+            names = class_folders(folder := self._folder(domain))
+            if not names:
+                raise UserError(f"{folder} is empty: it must hold a folder of images per class")
+            return names
+        samples = [sample for part in self._parts() for sample in self._listed(domain, part)]
+        return class_names_of(samples, f"the lists of {domain}" if len(self._parts()) > 1 else f"the list of {domain}")
+
+    def _listed(self, domain: str, part: str) -> Samples:
+        """Return the images of a domain as folders or a list name them."""
+        if not self.cfg.DATA.LISTS:
+            return self._keep(domain, part, lambda: self._in_folders(self._folder(domain)))
+        path = self._list(domain, part)
+        if not path.is_file():
+            raise UserError(
+                f"DATA.LISTS = {self.cfg.DATA.LISTS!r}: {path} is missing; a list has lines of a path and a label. "
+                f"{self.obtain}"
+            )
+        return self._keep(domain, part, lambda: read_list(path, (self.root(), path.parent)))
+
+    def _in_folders(self, folder: Path) -> Samples:
+        classes = class_folders(folder)
+        return find_images(folder, {name: label for label, name in enumerate(classes)}, every_class=True)
+
+    def _samples(self, domain: str, part: str) -> Samples:
+        """Return the images that are used: all that are listed, but for corrupt ones where they may be left out."""
+        listed = self._listed(domain, part)
+        if not self.cfg.DATA.SKIP_CORRUPT:
+            return listed
+        return self._keep(domain, f"readable {part}", lambda: leave_out_corrupt(listed, domain))
+
+    def _identity(self, domain: str, part: str) -> str:
+        """Return what tells the images that are used from others of the same names, and one list from another."""
+        paths, root = [path for path, _ in self._samples(domain, part)], self.root()
+        inside = all(path.is_relative_to(root) for path in paths)  # a list may name images anywhere
+        files = identity_of_files(paths, root if inside else Path(paths[0].anchor))
+        return f"{files}-{sha256_file(self._list(domain, part))[:12]}" if self.cfg.DATA.LISTS else files
+
+    def _source_samples(self) -> Samples:
+        return self._samples(self.source_domain, self._parts()[0])
+
+    def _keep(self, domain: str, part: str, find: Any) -> Samples:
+        if (domain, part) not in self._found:
+            self._found[domain, part] = find()
+        return self._found[domain, part]
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether an image can be decoded, once per file and process: every source of a benchmark asks again."""
+    state = path.stat()
+    return _was_whole(path, state.st_size, state.st_mtime_ns)
+
+
+@cache
+def _was_whole(path: Path, size: int, changed: int) -> bool:
+    return is_readable(path)
+
+
+def leave_out_corrupt(samples: Samples, domain: str) -> Samples:
+    """Return the images that can be decoded; the others are named and counted."""
+    with ThreadPoolExecutor() as pool:
+        whole = list(progress(pool.map(_is_whole, (path for path, _ in samples)), len(samples), f"reading {domain}"))
+    corrupt = [str(path) for (path, _), good in zip(samples, whole, strict=True) if not good]
+    if corrupt:
+        shown = ", ".join(corrupt[:5]) + (f" and {len(corrupt) - 5} more" if len(corrupt) > 5 else "")
+        logger.warning("%s: %d of %d images are corrupt and left out: %s", domain, len(corrupt), len(samples), shown)
+    kept = [sample for sample, good in zip(samples, whole, strict=True) if good]
+    lost = sorted({label for _, label in samples} - {label for _, label in kept})
+    if lost:
+        path = next(path for path, label in samples if label == lost[0])
+        raise UserError(f"{domain}: every image of the class {path.parent.name!r} is corrupt: get the data set again")
+    return kept
+
+
+def _check_same(expected: list[str], source: str, found: list[str], domain: str) -> None:
+    """Refuse two domains whose classes differ."""
+    for name in sorted(set(expected) ^ set(found)):
+        has, lacks = (source, domain) if name in expected else (domain, source)
+        raise UserError(f"the class {name!r} is in {has} and not in {lacks}: every domain must have the same classes")
+    for label, (one, other) in enumerate(zip(expected, found, strict=True)):
+        if one != other:
+            raise UserError(
+                f"the label {label} is {one!r} in {source} and {other!r} in {domain}: make their lists agree"
+            )
+
+
+@BENCHMARK_REGISTRY.register("office31")
+class Office31(DomainImages):
+    """Office-31: 31 classes of office objects in three domains."""
+
+    short_names = {"amazon": "A", "dslr": "D", "webcam": "W"}
+    roots = ("office31", "domain_adaptation_images", "office")
+    folders = {name: (f"{name}/images", name) for name in short_names}
+    sizes = {"amazon": 2817, "dslr": 498, "webcam": 795}
+    obtain = (
+        "Office-31 is domain_adaptation_images.tar.gz of faculty.cc.gatech.edu/~judy/domainadapt (Saenko et al. 2010)"
+    )
+
+
+@BENCHMARK_REGISTRY.register("officehome")
+class OfficeHome(DomainImages):
+    """OfficeHome: 65 classes of everyday objects in four domains."""
+
+    short_names = {"Art": "A", "Clipart": "C", "Product": "P", "Real World": "R"}
+    roots = ("OfficeHome", "OfficeHomeDataset_10072016", "officehome", "office-home")
+    folders = {
+        **{name: (name,) for name in ("Art", "Clipart", "Product")},
+        "Real World": ("Real World", "Real_World", "RealWorld"),
+    }
+    sizes = {"Art": 2427, "Clipart": 4365, "Product": 4439, "Real World": 4357}
+    obtain = "OfficeHome is at www.hemanthdv.org/officeHomeDataset.html (Venkateswara et al. 2017)"
+
+
+@BENCHMARK_REGISTRY.register("domainnet")
+class DomainNet(DomainImages):
+    """DomainNet: 345 classes in six domains."""
+
+    short_names = {"clipart": "C", "infograph": "I", "painting": "P", "quickdraw": "Q", "real": "R", "sketch": "S"}
+    roots = ("DomainNet", "domainnet")
+    folders = {name: (name,) for name in short_names}
+    sizes = {
+        "clipart": 48129,
+        "infograph": 51605,
+        "painting": 72266,
+        "quickdraw": 172500,
+        "real": 172947,
+        "sketch": 69128,
+    }
+    obtain = (
+        "DomainNet is at ai.bu.edu/M3SDA (Peng et al. 2019; the cleaned version), with its _train.txt and _test.txt"
+    )

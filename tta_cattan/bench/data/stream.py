@@ -1,0 +1,174 @@
+"""Seeded streams of batches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+
+from tta_cattan.util.errors import UserError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and labels, with the samples' places in the data set."""
+
+    indices: Tensor
+    inputs: Tensor
+    labels: Tensor
+
+
+class BatchedDataset(Dataset, ABC):
+    """A data set that reads many samples at once, faster than one by one."""
+
+    @abstractmethod
+    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs and labels at ``indices``."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A data set in batches, in an order that only ``seed`` decides (``seed=None``: the order of the data set).
+
+    Iterating again gives the same batches; ``reordered(n)`` gives the n-th other order of the same seed.
+    """
+
+    dataset: Dataset
+    batch_size: int
+    seed: int | None
+    device: torch.device
+    workers: int = 0
+    order: int = 0
+    kept: tuple[int, ...] | None = None
+    among: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self._count():
+            raise UserError("the data set is empty: there is nothing to predict or to adapt to")
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return -(-self._count() // self.batch_size) if self.kept is None else len(self.kept)
+
+    def __iter__(self) -> Iterator[Batch]:
+        chunks = self._permutation().split(self.batch_size)
+        if self.kept is not None:
+            chunks = tuple(chunks[position] for position in self.kept)
+        for indices, (inputs, labels) in zip(chunks, self._load(chunks), strict=True):
+            yield Batch(indices, inputs.to(self.device, non_blocking=True), labels)
+
+    def reordered(self, order: int) -> Stream:
+        """Return the same data in another order, as for another epoch."""
+        return replace(self, order=order)
+
+    def only(self, positions: Iterable[int]) -> Stream:
+        """Return the batches at ``positions`` alone, as one of several processes sees them."""
+        return replace(self, kept=tuple(positions))
+
+    def restricted(self, samples: Tensor) -> Stream:
+        """Return the batches of some samples alone, in the order they had; each keeps its place in the data set."""
+        return replace(self, among=tuple(samples.tolist()))
+
+    def _count(self) -> int:
+        return len(self.dataset) if self.among is None else len(self.among)
+
+    def _permutation(self) -> Tensor:
+        """Return the samples' places in the data set, in the order of this stream."""
+        places = torch.arange(len(self.dataset))
+        if self.seed is not None or self.order > 0:
+            generator = torch.Generator().manual_seed((self.seed or 0) * 1_000_003 + self.order)
+            places = torch.randperm(len(self.dataset), generator=generator)
+        return places if self.among is None else places[torch.isin(places, torch.tensor(self.among))]
+
+    def _load(self, chunks: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (inputs, labels) per chunk of indices."""
+        if isinstance(self.dataset, TensorDataset):  # in memory: a loader would only collate what one index gives
+            inputs, labels = self.dataset.tensors
+            return ((inputs[chunk], labels[chunk]) for chunk in chunks)
+        if isinstance(self.dataset, BatchedDataset):
+            return map(self.dataset.gather, chunks)
+        loader = DataLoader(
+            _Told(self.dataset),
+            collate_fn=_collate,
+            batch_sampler=[chunk.tolist() for chunk in chunks],
+            num_workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+            # Its own: the global generator belongs to the method.
+            generator=torch.Generator().manual_seed(self.seed or 0),
+        )
+        return _told_batches(loader)
+
+
+class _Told(Dataset):
+    """A data set that returns a UserError instead of raising it.
+
+    Note: what a worker process raises reaches the user as its traceback; what it returns stays one line.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return self.dataset[index]
+        except UserError as error:
+            return error
+
+
+def _collate(samples: list[Any]) -> Any:
+    """Return a batch, or the first error among its samples, or that their shapes differ."""
+    for sample in samples:
+        if isinstance(sample, UserError):
+            return sample
+    shapes = sorted({tuple(sample[0].shape) for sample in samples})
+    if len(shapes) > 1:
+        return UserError(
+            f"one batch holds inputs of the shapes {shapes[0]} and {shapes[-1]}: they must be alike; resize the images "
+            "(`tta-cattan make-corruptions --size`) or set TEST.BATCH_SIZE 1"
+        )
+    return default_collate(samples)
+
+
+def _told_batches(loader: DataLoader) -> Iterator[Any]:
+    """Yield the batches; raise what a worker returned, and say that one has died in one line."""
+    try:
+        for batch in loader:
+            if isinstance(batch, UserError):
+                raise batch
+            yield batch
+    except (RuntimeError, OSError, EOFError) as error:
+        if not _is_death_of_a_worker(error, loader.num_workers):
+            raise
+        raise UserError(
+            "a worker process of the data loader has died (killed, or out of memory): run the same command again with "
+            "a lower TEST.NUM_WORKERS or TEST.BATCH_SIZE; what is finished is kept"
+        ) from error
+
+
+def _is_death_of_a_worker(error: Exception, workers: int) -> bool:
+    """Tell a worker that died from what one raised ("Caught OSError in DataLoader worker process 0 ...")."""
+    if not workers or "Caught " in str(error):
+        return False
+    # Torch finds it dead; or it died while a batch's memory was handed over, and the connection broke.
+    return "DataLoader worker (pid" in str(error) or isinstance(error, (ConnectionError, EOFError, FileNotFoundError))
+
+
+class Unlabelled:
+    """What a method may see of a stream: (indices, inputs), lazily and again and again."""
+
+    def __init__(self, stream: Stream, on_batch: Callable[[], None] = lambda: None) -> None:
+        self.stream = stream
+        self.on_batch = on_batch
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in self.stream:
+            yield batch.indices, batch.inputs
+            self.on_batch()

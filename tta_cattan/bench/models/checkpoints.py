@@ -1,0 +1,109 @@
+"""Reading checkpoints safely, and saying what is wrong with one that cannot be read."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tta_cattan.util.errors import UserError
+
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "last")  # "last": Kireev2021Effectiveness_*
+_PREFIXES = ("module.", "model.")
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors or torch file; no code in it is ever run."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"checkpoint {path} does not exist: check the path (MODEL.CKPT_PATH, CKPT_DIR)")
+    with open(path, "rb") as file:
+        start = file.read(512)
+    if not start:
+        raise UserError(f"checkpoint {path} is empty: delete it and get it again")
+    if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<head", b"<?xml")):
+        raise UserError(
+            f"checkpoint {path} is an HTML page, not a checkpoint (a download that was answered by a web page): "
+            "delete it and get it again with a browser"
+        )
+    content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path, start)
+    tensors = {str(name): value for name, value in _unwrap(content).items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise UserError(f"checkpoint {path} holds no tensors: its keys are {', '.join(list(map(str, content))[:5])}")
+    return tensors
+
+
+def load_weights(model: nn.Module, path: str | Path, ignored: tuple[str, ...] = ()) -> None:
+    """Load a checkpoint into ``model``; a checkpoint of another architecture is named as such.
+
+    Note: prefixes that wrappers leave behind are stripped; half-precision weights are widened; a missing
+    ``num_batches_tracked`` is not a difference. Nothing else may be missing, or left over unless its name begins with
+    one of ``ignored``.
+    """
+    tensors = read_checkpoint(path)
+    wanted = model.state_dict()
+    tensors = max(
+        (_stripped(tensors, prefix) for prefix in ("", *_PREFIXES)), key=lambda t: len(t.keys() & wanted.keys())
+    )
+    missing = [name for name in wanted if name not in tensors and not name.endswith("num_batches_tracked")]
+    unneeded = tuple(name for name in tensors if name not in wanted and name.startswith(ignored))
+    extra = [n for n in tensors if n not in wanted and n not in unneeded and not n.endswith("num_batches_tracked")]
+    shaped = [n for n, t in tensors.items() if n in wanted and t.shape != wanted[n].shape]
+    for kind, names in (("lacks", missing), ("has the unknown", extra), ("has another shape for", shaped)):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise UserError(
+                f"checkpoint {path} is of another architecture than {type(model).__name__}: it {kind} {names[0]!r}"
+                f"{more}. Check MODEL.ARCH and MODEL.CKPT_PATH"
+            )
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if name in wanted:
+                wanted[name].copy_(tensor)
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise UserError(f"checkpoint {path} is damaged or truncated ({error}): get it again") from error
+
+
+def _read_torch(path: Path, start: bytes) -> Mapping[str, Any]:
+    is_zip = start.startswith(b"PK")
+    if is_zip and not zipfile.is_zipfile(path):
+        raise UserError(f"checkpoint {path} is truncated ({path.stat().st_size:,} bytes): delete it and get it again")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        kind = "holds more than tensors and is not loaded: code could run from it" if is_zip else "is not a checkpoint"
+        raise UserError(
+            f"checkpoint {path} {kind} ({str(error).splitlines()[0][:120]}). "
+            "Save its state_dict alone, as safetensors or with torch.save"
+        ) from error
+    except Exception as error:  # an unpickler can stumble over damaged bytes in any way
+        reason = (str(error) or type(error).__name__).splitlines()[0][:120]
+        raise UserError(f"checkpoint {path} is damaged or not a checkpoint ({reason}): get it again") from error
+    if not isinstance(content, Mapping):
+        raise UserError(f"checkpoint {path} holds a {type(content).__name__}, not a state_dict")
+    return content
+
+
+def _unwrap(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state_dict inside a training checkpoint."""
+    for key in _WRAPPERS:
+        if isinstance(content.get(key), Mapping):
+            return content[key]
+    return content
+
+
+def _stripped(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}

@@ -1,0 +1,112 @@
+"""PointNet with PointDAN's self-adaptive nodes and the batch normalisation that CATTAn's authors added."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tta_cattan.bench.models.points import (
+    ball_query,
+    farthest_points,
+    gather_points,
+    interpolate_features,
+    nearest_points,
+)
+
+FEATURES = 1024
+
+
+class PointConv(nn.Sequential):
+    """The same linear map at every point (B x C x N x 1), batch normalisation, ReLU."""
+
+    def __init__(self, channels_in: int, channels: int) -> None:
+        super().__init__(nn.Conv2d(channels_in, channels, 1), nn.BatchNorm2d(channels), nn.ReLU(inplace=True))
+
+
+class TransformNet(nn.Module):
+    """Predicts from all points one ``k x k`` matrix per cloud, the identity at the start."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        self.convs = nn.Sequential(PointConv(k, 64), PointConv(64, 128), PointConv(128, FEATURES))
+        self.hidden = nn.Sequential(
+            nn.Linear(FEATURES, 512),
+            nn.BatchNorm1d(512),
+            nn.LeakyReLU(),
+            nn.Linear(512, 256),
+            nn.BatchNorm1d(256),
+            nn.LeakyReLU(),
+        )
+        self.matrix = nn.Linear(256, k * k)
+        nn.init.zeros_(self.matrix.weight)
+        nn.init.zeros_(self.matrix.bias)
+        self.k = k
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x (B x k x N x 1) with every point multiplied by its cloud's matrix."""
+        pooled = self.convs(x).flatten(2).max(2).values
+        matrix = self.matrix(self.hidden(pooled)).view(-1, self.k, self.k)
+        matrix = matrix + torch.eye(self.k, device=x.device).to(matrix.dtype)  # torch 2.1 has no eye in bfloat16
+        return (matrix.mT @ x.squeeze(-1)).unsqueeze(-1)
+
+
+class AdaptiveNodes(nn.Module):
+    """PointDAN's node module: farthest points, moved by what lies around them, gather and spread local features.
+
+    A node at ``x_0`` moves by ``mean_i tanh(w (f_i - f_0)) * (x_i - x_0)`` over the points in a ball; its feature is
+    the maximum over its nearest points; every point receives the interpolation of the three nodes nearest to it.
+    """
+
+    def __init__(self, channels: int, nodes: int = 64, neighbours: int = 64, radius: float = 0.3) -> None:
+        super().__init__()
+        self.offset = nn.Conv2d(channels, 3, 1, bias=False)
+        self.local = PointConv(channels, channels)
+        self.nodes, self.neighbours, self.radius = nodes, neighbours, radius
+
+    def forward(self, x: Tensor, points: Tensor) -> Tensor:
+        """Return features (B x 2C x N x 1): those that came in, and the interpolated ones of the nodes."""
+        nodes = self.place(x, points)
+        local = self.local(x).squeeze(-1).mT
+        node_features = gather_points(local, nearest_points(points, nodes, self.neighbours)).max(2).values
+        spread = interpolate_features(points, nodes, node_features)
+        return torch.cat([x, spread.mT.unsqueeze(-1)], 1)
+
+    def place(self, x: Tensor, points: Tensor) -> Tensor:
+        """Return where the nodes are (B x S x 3)."""
+        features = x.squeeze(-1).mT
+        seeds = farthest_points(points, self.nodes)
+        centres = gather_points(points, seeds)
+        group = ball_query(points, centres, self.radius, self.neighbours)
+        difference = gather_points(features, group) - gather_points(features, seeds)[:, :, None]
+        semantic = self.offset(difference.permute(0, 3, 1, 2)).tanh().permute(0, 2, 3, 1)
+        offsets = semantic * (gather_points(points, group) - centres[:, :, None])
+        return centres + offsets.mean(2)
+
+
+class PointNet(nn.Module):
+    """Clouds of any number of points (B x 3 x N) to logits, through a 1024-d feature and one linear layer.
+
+    Note: each of the four ``norm`` layers follows a block that normalises already, and ``feature_norm`` the maximum
+    over the points: these are the layers that CATTAn's authors added, and the only ones that their code adapts.
+    """
+
+    def __init__(self, num_classes: int = 10, nodes: int = 64, neighbours: int = 64, radius: float = 0.3) -> None:
+        super().__init__()
+        self.input_transform = TransformNet(3)
+        self.conv1, self.norm1 = PointConv(3, 64), nn.BatchNorm2d(64)
+        self.conv2, self.norm2 = PointConv(64, 64), nn.BatchNorm2d(64)
+        self.feature_transform = TransformNet(64)
+        self.adaptive_nodes = AdaptiveNodes(64, nodes, neighbours, radius)
+        self.conv3, self.norm3 = PointConv(128, 128), nn.BatchNorm2d(128)
+        self.conv4, self.norm4 = PointConv(128, FEATURES), nn.BatchNorm2d(FEATURES)
+        self.feature_norm = nn.BatchNorm1d(FEATURES)
+        self.fc = nn.Linear(FEATURES, num_classes)
+
+    def forward(self, clouds: Tensor) -> Tensor:
+        """Return the logits of clouds that lie in the unit sphere."""
+        points = clouds.mT
+        x = self.input_transform(clouds.unsqueeze(-1))
+        x = self.norm2(self.conv2(self.norm1(self.conv1(x))))
+        x = self.adaptive_nodes(self.feature_transform(x), points)
+        x = self.norm4(self.conv4(self.norm3(self.conv3(x))))
+        return self.fc(self.feature_norm(x.flatten(2).max(2).values))

@@ -1,0 +1,108 @@
+"""Predictions collected batch by batch, and what they are worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tta_cattan.metrics import brier_scores, negative_log_likelihoods, reliability_bins
+from tta_cattan.util.errors import UserError
+
+_WINDOWS = 40
+
+
+class Evaluation:
+    """Prediction, confidence, label and scores of every sample of a target set, in the order in which they came.
+
+    ``epochs`` holds, per epoch of adaptation, the accuracy of the predictions that were made while adapting;
+    ``online`` says that the samples came as a stream which the method adapted to on the way.
+
+    Note: the logits themselves are not kept, so that 50,000 samples of 1,000 classes stay small.
+    """
+
+    def __init__(self, online: bool = False) -> None:
+        self.online = online
+        self.epochs: list[float] = []
+        self._parts: list[tuple[Tensor, ...]] = []
+
+    def add(self, indices: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch of predictions; a label that the model has no output for is refused."""
+        n_outputs = logits.shape[1]
+        labels = labels.cpu()
+        outside = labels[(labels < 0) | (labels >= n_outputs)]
+        if len(outside):
+            raise UserError(
+                f"label {int(outside[0])} is outside the model's {n_outputs} outputs: data set and model do not belong "
+                "together; check CORRUPTION.DATASET and MODEL.ARCH"
+            )
+        logits = logits.detach().float().cpu()
+        confidence, prediction = logits.softmax(1).max(1)
+        lost = confidence.isnan()  # no prediction: wrong, with no confidence in it, all classes alike
+        logits = logits.masked_fill(lost[:, None], 0.0)
+        scores = negative_log_likelihoods(logits, labels), brier_scores(logits, labels)
+        found = prediction.masked_fill(lost, -1), confidence.masked_fill(lost, 0.0)
+        self._parts.append((indices.cpu(), *found, labels, *scores))
+
+    @property
+    def index(self) -> Tensor:
+        """The samples' places in the data set."""
+        return self._column(0)
+
+    @property
+    def prediction(self) -> Tensor:
+        """The predicted classes, -1 where there was none."""
+        return self._column(1)
+
+    @property
+    def confidence(self) -> Tensor:
+        """The probabilities of the predicted classes."""
+        return self._column(2)
+
+    @property
+    def label(self) -> Tensor:
+        """The true classes."""
+        return self._column(3)
+
+    @property
+    def correct(self) -> Tensor:
+        """Whether each prediction is right."""
+        return self.prediction == self.label
+
+    def metrics(self) -> dict[str, float]:
+        """Return accuracy and expected calibration error (fractions), the mean NLL and Brier score, and n."""
+        return {
+            "accuracy": self.correct.double().mean().item(),
+            "ece": reliability_bins(self.confidence, self.correct).calibration_error,
+            "nll": self._column(4).mean().item(),
+            "brier": self._column(5).mean().item(),
+            "n": len(self.label),
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Return what figures need: the reliability bins, and the accuracy by epoch or how many were right by then."""
+        bins = {name: list(values) for name, values in vars(reliability_bins(self.confidence, self.correct)).items()}
+        if not self.online:
+            return {"reliability": bins, "epochs": self.epochs}
+        seen = sorted({round(len(self.label) * part / _WINDOWS) for part in range(1, _WINDOWS + 1)} - {0})
+        right = self.correct.long().cumsum(0)
+        return {"reliability": bins, "stream": {"seen": seen, "correct": [int(right[n - 1]) for n in seen]}}
+
+    def predictions(self) -> dict[str, NDArray[Any]]:
+        """Return index, prediction, confidence and label in the order of the data set, in few bytes."""
+        order = self.index.argsort()
+        whole = np.int16 if int(torch.maximum(self.prediction, self.label).max()) < 2**15 else np.int32
+        kinds = {"index": np.int32, "prediction": whole, "confidence": np.float32, "label": whole}
+        return {name: getattr(self, name)[order].numpy().astype(kind) for name, kind in kinds.items()}
+
+    def _column(self, place: int) -> Tensor:
+        return torch.cat([part[place] for part in self._parts])
+
+
+def count_correct(logits: Tensor, labels: Tensor) -> int:
+    """Return how many predictions are right; NaN among a sample's logits is wrong."""
+    right = logits.argmax(1).cpu() == labels.cpu()
+    return int((right & ~logits.isnan().any(1).cpu()).sum())

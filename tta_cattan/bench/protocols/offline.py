@@ -1,0 +1,70 @@
+"""The offline protocol, the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tta_cattan.bench.data.stream import Stream, Unlabelled
+from tta_cattan.bench.protocols.evaluation import Evaluation, count_correct
+from tta_cattan.methods.base import AdaptationMethod
+from tta_cattan.util.errors import UserError
+
+
+def run_offline(
+    method: AdaptationMethod,
+    stream: Stream,
+    epochs: int = 5,
+    on_batch: Callable[[], None] = lambda: None,
+    adapt_to: Stream | None = None,
+) -> Evaluation:
+    """Reset, learn from one pass, adapt for ``epochs`` passes in new orders each, predict without updates.
+
+    ``adapt_to`` is the part of ``stream`` that is learnt from (all); all of it is predicted.
+
+    Note: the last epoch is reported, never the best: choosing one would need labels.
+    """
+    evaluation = Evaluation()
+    evaluation.epochs = adapt_offline(method, stream if adapt_to is None else adapt_to, epochs, on_batch)
+    for batch in stream:
+        evaluation.add(batch.indices, method.predict(batch.inputs), batch.labels)
+        on_batch()
+    return evaluation
+
+
+def adapt_offline(
+    method: AdaptationMethod,
+    stream: Stream,
+    epochs: int = 5,
+    on_batch: Callable[[], None] = lambda: None,
+    beforehand: Stream | None = None,
+) -> list[float]:
+    """Reset, learn from one pass, adapt for ``epochs`` passes; ``beforehand`` is what the first pass sees (all).
+
+    The accuracies of the epochs come back: of the predictions that were made while adapting, at no further cost.
+
+    Note: a method that learns nothing in that pass is updated on ``beforehand`` once instead, so that it leaves its
+    mark on every method.
+    """
+    if method.episodic:
+        raise UserError("an episodic method forgets after every batch: it cannot learn over epochs; use run_online")
+    method.reset()
+    method.prepare(Unlabelled(stream if beforehand is None else beforehand, on_batch))
+    if beforehand is not None and type(method).prepare is AdaptationMethod.prepare:
+        method.start_epoch(Unlabelled(stream, on_batch))
+        _update(method, beforehand, on_batch)
+    accuracies = []
+    for epoch in range(epochs if method.optimizer is not None else 0):
+        method.start_epoch(Unlabelled(stream, on_batch))
+        accuracies.append(_update(method, stream.reordered(epoch + 1), on_batch))
+    method.finish(Unlabelled(stream, on_batch))
+    return accuracies
+
+
+def _update(method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None]) -> float:
+    """Adapt to each batch once and return the accuracy; the labels are for it alone."""
+    correct = total = 0
+    for batch in stream:
+        correct += count_correct(method(batch.inputs, batch.indices), batch.labels)
+        total += len(batch.labels)
+        on_batch()
+    return correct / total

@@ -1,0 +1,123 @@
+"""Runs that can be compared: the same data, source model and protocol; every method with a name of its own."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tta_cattan.bench.report.reading import Run, Variant
+from tta_cattan.bench.results.store import Record
+from tta_cattan.bench.results.summary import Summary, summarise
+from tta_cattan.bench.results.tables import METHOD_NAMES
+
+# Keys that differ between runs without making them different.
+_UNTELLING = ("SAVE_DIR", "LOG_DEST", "LOG_TIME", "DESC", "CKPT_DIR", "SEEDS", "CORRUPTION.TYPE", "MODEL.ADAPTATION")
+_ABSENT = "—"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods on one benchmark, by the names under which the report shows them."""
+
+    title: str
+    runs: Sequence[Run]
+    variants: Mapping[str, Variant]
+
+    @cached_property
+    def records(self) -> dict[str, list[Record]]:
+        """The records of each method, their cells under its name here."""
+        return {
+            name: [replace(r, cell=replace(r.cell, method=name)) for r in variant.records]
+            for name, variant in self.variants.items()
+        }
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Means and standard deviations over seeds."""
+        return summarise(record for records in self.records.values() for record in records)
+
+    @property
+    def protocol(self) -> str:
+        """``offline``, ``online`` or what else the run says."""
+        return str(self.runs[0].fact("extra", "protocol") or "")
+
+    def config_differences(self) -> dict[str, list[str]]:
+        """Return, by key, the settings of each variant, for the keys in which they differ."""
+        return _differences([variant.config for variant in self.variants.values()])
+
+
+def group_runs(runs: Iterable[Run]) -> list[Comparison]:
+    """Return one comparison per data set, source model and protocol, in the order of the runs."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_setting(run), []).append(run)
+    titles = [_title(members[0]) for members in groups.values()]
+    comparisons = []
+    for place, (title, members) in enumerate(zip(titles, groups.values(), strict=True)):
+        alike = titles[:place].count(title)
+        title = f"{title} ({alike + 1})" if alike else title
+        comparisons.append(Comparison(title, members, _named([v for run in members for v in run.variants])))
+    return comparisons
+
+
+def _setting(run: Run) -> str:
+    """Return what two runs must share to be compared; a run that says nothing about itself stands alone."""
+    if not run.description:
+        return str(run.folder.resolve())
+    dataset = run.fact("dataset")
+    dataset = {k: v for k, v in dataset.items() if not k.endswith("dir")} if isinstance(dataset, dict) else dataset
+    swept = bool(run.fact("extra", "sweep"))
+    parts = [dataset, run.fact("model_sha256"), run.fact("extra", "protocol"), run.folder.name if swept else ""]
+    return json.dumps(parts, sort_keys=True, default=str)
+
+
+def _title(run: Run) -> str:
+    """Return data set, model and protocol, or the folder's name."""
+    parts = [
+        run.fact("config", "CORRUPTION", "DATASET"),
+        run.fact("config", "MODEL", "ARCH"),
+        run.fact("extra", "protocol"),
+    ]
+    found = [str(part) for part in parts if part]
+    return " · ".join(found) if found else run.folder.name
+
+
+def _named(variants: Sequence[Variant]) -> dict[str, Variant]:
+    """Give each variant a name: its method, and what tells it from others of the same method."""
+    names = [_display(variant.method) for variant in variants]
+    for name, times in Counter(names).items():
+        if times == 1:
+            continue
+        places = [place for place, other in enumerate(names) if other == name]
+        differences = _differences([variants[place].config for place in places])
+        for number, place in enumerate(places):
+            settings = [f"{key}={values[number]}" for key, values in differences.items()]
+            names[place] = f"{name} [{', '.join(settings[:2])}]" if settings else name
+    taken: Counter[str] = Counter()
+    named = {}
+    for name, variant in zip(names, variants, strict=True):
+        taken[name] += 1
+        named[f"{name} #{taken[name]}" if taken[name] > 1 else name] = variant
+    return named
+
+
+def _display(method: str) -> str:
+    """Return a method as the papers write it; the settings of a sweep follow."""
+    name, bracket, settings = method.partition(" [")
+    return METHOD_NAMES.get(name, name) + bracket + settings
+
+
+def _differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the keys in which the configs differ, with each one's value as text; one that is not known has none."""
+    keys = dict.fromkeys(key for config in configs for key in config if key not in _UNTELLING)
+    shown = {key: [_text(config[key]) if key in config else _ABSENT for config in configs] for key in keys}
+    known = [place for place, config in enumerate(configs) if config]
+    return {key: values for key, values in shown.items() if len({values[place] for place in known}) > 1}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

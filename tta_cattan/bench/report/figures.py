@@ -1,0 +1,209 @@
+"""The figures: functions from numbers to a matplotlib figure, which ``style.save`` writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tta_cattan.bench.report.extra import need
+from tta_cattan.bench.report.style import INK, colours, label, styled
+from tta_cattan.metrics import ReliabilityBins
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+_WIDTH = 9.0  # inches
+_LEGEND_ROW = 0.25
+_LEGEND_COLUMNS = 7
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of a line, with the standard deviation over seeds where there are several."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    std: Sequence[float] | None = None
+
+    @property
+    def band(self) -> tuple[list[float], list[float]]:
+        """The line less and plus one standard deviation."""
+        std = self.std or [0.0] * len(self.y)
+        return [y - s for y, s in zip(self.y, std, strict=True)], [y + s for y, s in zip(self.y, std, strict=True)]
+
+
+def bars(
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    ylabel: str,
+    std: Mapping[str, Sequence[float | None]] | None = None,
+) -> Figure:
+    """Draw one group of bars per name in ``groups``, with a bar per series; None leaves a gap."""
+    with styled():
+        figure, (axes,) = _figure(height=3.4, legend={name: name for name in series})
+        width = 0.84 / max(1, len(series))
+        for position, (name, colour) in enumerate(colours(series).items()):
+            for group, value in enumerate(series[name]):
+                if value is None:
+                    continue
+                error = (std or {}).get(name, [None] * len(groups))[group]
+                x = group + (position - (len(series) - 1) / 2) * width
+                axes.bar(x, value, width * 0.92, color=colour, yerr=error, error_kw={"ecolor": INK, "elinewidth": 0.8})
+        axes.set_xticks(range(len(groups)), [label(group) for group in groups], rotation=35, ha="right")
+        axes.tick_params(axis="x", length=0)
+        axes.set_xlim(-0.6, len(groups) - 0.4)
+        axes.set_ylim(bottom=min([0, *(value for values in series.values() for value in values if value is not None)]))
+        axes.set_ylabel(label(ylabel))
+    return figure
+
+
+def lines(
+    curves: Mapping[str, Curve], xlabel: str, ylabel: str, log_x: bool = False, level: Mapping[str, float] | None = None
+) -> Figure:
+    """Draw a line per curve with a band of one standard deviation, and a dashed one per ``level``.
+
+    Note: a level far from all curves would flatten them; it is told in the legend instead.
+    """
+    low = min((y for curve in curves.values() for y in curve.band[0]), default=0.0)
+    high = max((y for curve in curves.values() for y in curve.band[1]), default=0.0)
+    levels = {name: value for name, value in (level or {}).items() if 2 * low - high <= value <= 2 * high - low}
+    far = {name: value for name, value in (level or {}).items() if name not in levels}
+    palette = colours([*curves, *(level or {})])
+    legend = {name: name for name in (*curves, *levels)} | {name: f"{name} ({far[name]:.1f})" for name in far}
+    with styled():
+        figure, (axes,) = _figure(height=3.2, legend=legend)
+        for name, curve in curves.items():
+            few = len(curve.x) <= 12
+            axes.plot(curve.x, curve.y, color=palette[name], marker="o" if few else "", markersize=4, linewidth=1.6)
+            if curve.std is not None:
+                axes.fill_between(curve.x, *curve.band, color=palette[name], alpha=0.18, linewidth=0)
+        for name, value in levels.items():
+            axes.axhline(value, color=palette[name], linestyle="--", linewidth=1.2)
+        if log_x:
+            axes.set_xscale("log")
+            _plain_ticks(axes.xaxis)
+        else:
+            axes.xaxis.set_major_locator(need("matplotlib.ticker").MaxNLocator(nbins=10, integer=_whole(curves)))
+        axes.set_xlabel(label(xlabel))
+        axes.set_ylabel(label(ylabel))
+    return figure
+
+
+def reliability(bins: Mapping[str, ReliabilityBins]) -> Figure:
+    """Draw a reliability diagram per name: accuracy in each bin of confidence, the gap to it, and the ECE.
+
+    Note: the opacity of a bar grows with the samples in its bin.
+    """
+    across = min(4, len(bins))
+    down = math.ceil(len(bins) / across)
+    with styled():
+        figure, panels = _figure(height=2.35 * down, rows=down, columns=across, width=_WIDTH * max(across, 2) / 4)
+        for axes, (name, colour) in zip(panels, colours(bins).items(), strict=False):
+            found = bins[name]
+            width, most = 1 / len(found.count), max(found.count)
+            for place, (count, sure, right) in enumerate(
+                zip(found.count, found.confidence, found.correct, strict=True)
+            ):
+                if count:
+                    accuracy, confidence = right / count, sure / count
+                    alpha = 0.15 + 0.85 * math.sqrt(count / most)
+                    axes.bar((place + 0.5) * width, accuracy, width * 0.9, color=colour, alpha=alpha)
+                    axes.plot([(place + 0.5) * width] * 2, [accuracy, confidence], color=INK, linewidth=1)
+            axes.plot([0, 1], [0, 1], color=INK, linestyle=":", linewidth=1)
+            axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+            axes.set_title(f"{label(name)}\nECE {found.calibration_error:.3f}", fontsize=9)
+        for axes in panels[len(bins) :]:
+            axes.set_visible(False)
+        figure.supxlabel("confidence", fontsize=10)
+        figure.supylabel("accuracy", fontsize=10)
+    return figure
+
+
+def dimension(curve: Mapping[str, Sequence[float]], chosen: int, title: str = "") -> Figure:
+    """Draw ``subspace.stability_curve``: the eigenvalue gaps and the bound against d, and the chosen d.
+
+    Note: the axis is logarithmic; a gap of 0 has no place on it.
+    """
+    named = {"source": ("source gaps", "#3f88d8"), "target": ("target gaps", "#e2543f"), "bound": ("bound", INK)}
+    with styled():
+        figure, (axes,) = _figure(height=3.2)
+        for key, (name, colour) in named.items():
+            points = [(d, value) for d, value in zip(curve["d"], curve.get(key, ()), strict=False) if value > 0]
+            if points:
+                style = "--" if key == "bound" else "-"
+                axes.plot(*zip(*points, strict=True), style, color=colour, linewidth=1.4, label=name)
+        axes.axvline(chosen, color=INK, linestyle=":", linewidth=1.2, label=f"d = {chosen}")
+        axes.set(yscale="log", xlabel="d", ylabel="gap  e(d) − e(d+1)")
+        axes.set_title(label(title), loc="right")
+        axes.xaxis.set_major_locator(need("matplotlib.ticker").MaxNLocator(integer=True))
+        _plain_ticks(axes.yaxis)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
+    return figure
+
+
+def cost(measures: Mapping[str, Mapping[str, float]], show: Mapping[str, Callable[[float], str]]) -> Figure:
+    """Draw a panel of horizontal bars per measure, ``measures[measure][name]``, with the values as ``show`` says."""
+    names = list(dict.fromkeys(name for values in measures.values() for name in values))
+    palette = colours(names)
+    with styled():
+        figure, panels = _figure(height=0.7 + 0.28 * len(names), columns=len(measures), sharey=True)
+        for axes, (measure, values) in zip(panels, measures.items(), strict=True):
+            for row, name in enumerate(names):
+                if name in values:
+                    axes.barh(row, values[name], 0.7, color=palette[name])
+                    axes.annotate(
+                        show[measure](values[name]),
+                        (max(values[name], 0), row),
+                        (4, 0),
+                        textcoords="offset points",
+                        va="center",
+                        fontsize=8.5,
+                    )
+            axes.set_title(label(measure), loc="left")
+            axes.set_yticks(range(len(names)), [label(name) for name in names])
+            axes.tick_params(length=0)
+            axes.set_xticks([])
+            axes.grid(visible=False)
+            axes.spines["bottom"].set_visible(False)
+            axes.margins(x=0.28)
+        panels[0].invert_yaxis()  # shared
+    return figure
+
+
+def _figure(
+    height: float,
+    legend: Mapping[str, str] | None = None,
+    rows: int = 1,
+    columns: int = 1,
+    width: float = _WIDTH,
+    sharey: bool = False,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its panels, with a legend of coloured squares above them: name -> text."""
+    height += _LEGEND_ROW * math.ceil(len(legend or {}) / _LEGEND_COLUMNS)
+    # Not pyplot: it would keep every figure until it is closed, and ask for a screen.
+    figure = need("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel().tolist()
+    if legend:
+        patch, columns = need("matplotlib.patches").Patch, min(_LEGEND_COLUMNS, len(legend))
+        entries = [(patch(color=colour), label(legend[name])) for name, colour in colours(legend).items()]
+        # matplotlib fills column by column; people read line by line.
+        handles, texts = zip(*(entry for start in range(columns) for entry in entries[start::columns]), strict=True)
+        spacing = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 1.4}
+        figure.legend(handles, texts, loc="outside upper left", ncols=columns, **spacing)
+    return figure, panels
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """Write the powers of a logarithmic axis as plain numbers: its own labels are formulas."""
+    ticker = need("matplotlib.ticker")
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def _whole(curves: Mapping[str, Curve]) -> bool:
+    """Tell whether the x axis counts something."""
+    return all(float(x).is_integer() for curve in curves.values() for x in curve.x)

@@ -1,0 +1,185 @@
+"""Which figures a comparison gives, from what its records hold; a figure without numbers is left out."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tta_cattan.bench.report import figures
+from tta_cattan.bench.report.comparison import Comparison
+from tta_cattan.bench.report.figures import Curve
+from tta_cattan.bench.results.store import Record
+from tta_cattan.bench.results.summary import Summary
+from tta_cattan.bench.results.tables import domain_heads
+from tta_cattan.metrics import ReliabilityBins
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_POINTS = "accuracy (%)"
+# Panels of the cost figure, with the form of their numbers.
+_COST = {
+    "ms per image": "{:.2f}".format,
+    "peak memory (MB)": "{:,.0f}".format,
+    "kept beside TENT's (kB)": "{:,.1f}".format,
+}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure with the name of its files, its title and what one should know to read it."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+def plots_of(comparison: Comparison) -> list[Plot]:
+    """Return the figures for which the comparison has numbers."""
+    found = [
+        _by_domain(comparison.summary),
+        _over_epochs(comparison),
+        _over_the_stream(comparison),
+        _reliability(comparison),
+        _cost(comparison.summary),
+        *_dimensions(comparison),
+    ]
+    return [plot for plot in found if plot is not None]
+
+
+def _by_domain(summary: Summary) -> Plot | None:
+    """Return bars of the accuracy on each domain."""
+    found = {m: [summary.cells.get((m, domain, "accuracy")) for domain in summary.domains] for m in summary.methods}
+    means = {m: [None if one is None else 100 * one.mean for one in row] for m, row in found.items()}
+    stds = {m: [None if one is None or one.std is None else 100 * one.std for one in row] for m, row in found.items()}
+    if "accuracy" not in summary.metrics:
+        return None
+    caption = "Mean over seeds; the lines are one standard deviation, where there are several seeds."
+    figure = figures.bars(domain_heads(summary), means, _POINTS, stds)
+    return Plot("accuracy", "Accuracy by domain", caption, figure)
+
+
+def _over_epochs(comparison: Comparison) -> Plot | None:
+    """Return lines of the accuracy of each epoch's predictions; a method without epochs is a level."""
+    curves = _curves(comparison, lambda info: [(n, value) for n, value in enumerate(info["epochs"], start=1)])
+    averages = comparison.summary.averages
+    level = {
+        name: 100 * averages[name, "accuracy"].mean
+        for name in comparison.variants
+        if name not in curves and (name, "accuracy") in averages
+    }
+    if not curves:
+        return None
+    caption = (
+        "Mean over the domains of the predictions made while adapting, each before its batch's update; the band is "
+        "one standard deviation over seeds. Dashed: methods without epochs. The tables are of the last epoch's model."
+    )
+    return Plot("epochs", "Accuracy over epochs", caption, figures.lines(curves, "epoch", _POINTS, level=level))
+
+
+def _over_the_stream(comparison: Comparison) -> Plot | None:
+    """Return lines of the accuracy of all predictions so far."""
+
+    def running(info: Mapping[str, Any]) -> list[tuple[float, float]]:
+        stream = info["stream"]
+        return [(n, right / n) for n, right in zip(stream["seen"], stream["correct"], strict=True)]
+
+    curves = _curves(comparison, running)
+    if not curves:
+        return None
+    caption = "Of all predictions so far, mean over the domains; the band is one standard deviation over seeds."
+    return Plot("stream", "Accuracy over the stream", caption, figures.lines(curves, "images seen", _POINTS))
+
+
+def _reliability(comparison: Comparison) -> Plot | None:
+    """Return a reliability diagram per method, all domains and seeds together."""
+    bins: dict[str, ReliabilityBins] = {}
+    for name, records in comparison.records.items():
+        for record in records:
+            try:
+                parts = record.info["reliability"]
+                one = ReliabilityBins(*(tuple(parts[key]) for key in ("count", "confidence", "correct")))
+                bins[name] = bins[name] + one if name in bins else one
+            except (KeyError, TypeError, ValueError):
+                continue  # an earlier version's line
+    bins = {name: one for name, one in bins.items() if sum(one.count)}
+    if not bins:
+        return None
+    caption = (
+        "Bars: accuracy in each bin of confidence, stronger where more predictions are; lines: the gap to the mean "
+        "confidence. All domains and seeds together: this ECE may differ from the mean over domains in the table."
+    )
+    return Plot("reliability", "Reliability", caption, figures.reliability(bins))
+
+
+def _cost(summary: Summary) -> Plot | None:
+    """Return bars of time and memory."""
+    mean = {key: found.mean for key, found in summary.averages.items()}
+    measures: dict[str, dict[str, float]] = {title: {} for title in _COST}
+    for method in summary.methods:
+        if (method, "seconds") in mean and mean.get((method, "n")):
+            measures["ms per image"][method] = 1e3 * mean[method, "seconds"] / mean[method, "n"]
+        if (method, "peak_memory") in mean:
+            measures["peak memory (MB)"][method] = mean[method, "peak_memory"] / 1e6
+        if (method, "extra_bytes") in mean:
+            measures["kept beside TENT's (kB)"][method] = mean[method, "extra_bytes"] / 1e3
+    measures = {title: values for title, values in measures.items() if values}
+    if not measures:
+        return None
+    caption = (
+        "Wall time of the whole cell, all passes included, per image of the target set. Memory: of the process (CPU) "
+        "or given out by torch (CUDA). Kept: tensors beside the model, against TENT's; the optimiser's are left out."
+    )
+    return Plot("cost", "Cost", caption, figures.cost(measures, _COST))
+
+
+def _dimensions(comparison: Comparison) -> Iterator[Plot]:
+    """Yield the dimension figure of every method that has one, on the first domain that has."""
+    for number, (name, records) in enumerate(comparison.records.items()):
+        found = [record for record in records if _has_dimension(record)]
+        if found:
+            first = found[0]
+            chosen = {r.cell.label: r.info["d_target"] for r in found if r.cell.seed == first.cell.seed}
+            title = f"{name}, {first.cell.label}"
+            figure = figures.dimension(first.info["dimension"], first.info["d_target"], title)
+            caption = (
+                f"d with seed {first.cell.seed}: " + ", ".join(f"{label} {d}" for label, d in chosen.items()) + "."
+            )
+            yield Plot(f"dimension-{number}", f"Dimension of {name}", caption, figure)
+
+
+def _has_dimension(record: Record) -> bool:
+    """Tell whether a record holds what the dimension figure shows."""
+    curve, d = record.info.get("dimension"), record.info.get("d_target")
+    return isinstance(d, int) and isinstance(curve, dict) and {"d", "target", "bound"} <= curve.keys()
+
+
+def _curves(
+    comparison: Comparison, points: Callable[[Mapping[str, Any]], list[tuple[float, float]]]
+) -> dict[str, Curve]:
+    """Return a curve per method: the mean over domains of each seed, then mean and deviation over seeds."""
+    curves = {}
+    for name, records in comparison.records.items():
+        by_seed: dict[int, list[list[tuple[float, float]]]] = {}
+        for record in records:
+            try:
+                found = [(float(x), float(y)) for x, y in points(record.info)]
+            except (KeyError, TypeError, ValueError, ZeroDivisionError):
+                continue  # an earlier version's line
+            by_seed.setdefault(record.cell.seed, []).append(found)
+        # Like the averages: a mean over fewer domains would pass for the mean over all.
+        by_seed = {seed: found for seed, found in by_seed.items() if len(found) == len(comparison.summary.domains)}
+        every = [one for found in by_seed.values() for one in found]
+        x = [place for place, _ in every[0]] if every else []
+        if not x or any([place for place, _ in one] != x for one in every):
+            continue  # nothing, or domains of other sizes: no common axis
+        seeds = [
+            [100 * statistics.fmean(one[place][1] for one in found) for place in range(len(x))]
+            for found in by_seed.values()
+        ]
+        std = [statistics.stdev(values) for values in zip(*seeds, strict=True)] if len(seeds) > 1 else None
+        curves[name] = Curve(x, [statistics.fmean(values) for values in zip(*seeds, strict=True)], std)
+    return curves

@@ -1,0 +1,1 @@
+"""What a finished cell is: store, predictions, identity, summaries and tables."""

@@ -1,0 +1,150 @@
+"""What a result is: the fingerprint of its inputs, and the versions, machine and hashes behind a run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tta_cattan.util.disk import disk_errors
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import sha256_text, write_text
+
+RUN_FILE = "run.json"
+_DISTRIBUTIONS = ("torch", "torchvision", "timm", "numpy", "robustbench", "scikit-learn", "tta-cattan")
+
+
+def canonical_json(value: Any, name: str = "value") -> str:
+    """Return the one JSON text of ``value`` (sorted keys, floats by repr), or refuse what JSON cannot hold exactly."""
+    return json.dumps(_plain(value, name), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def fingerprint(parts: Mapping[str, Any]) -> str:
+    """Return 16 hexadecimal digits that change whenever anything in ``parts`` does."""
+    return sha256_text(canonical_json(parts, "fingerprint"))[:16]
+
+
+def versions() -> dict[str, str]:
+    """Return the version of Python and of every package that can change a result ("absent" if not installed)."""
+    found = {"python": platform.python_version()}
+    found.update((name, _installed(name)) for name in _DISTRIBUTIONS)
+    return found
+
+
+@cache  # reading a package's metadata takes milliseconds, and every fingerprint asks for it
+def _installed(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """Return what the run ran on; ``device`` is the name of the device that did the arithmetic."""
+    import torch
+
+    return {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cpus": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "device": device,
+    }
+
+
+def git_revision(folder: str | os.PathLike[str]) -> str | None:
+    """Return the commit checked out in ``folder`` ("-dirty" appended if files were changed), or None outside git."""
+    command = ["git", "-C", os.fspath(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    # Inside a git hook GIT_DIR and its like name the hook's repository, whatever the folder is.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, env=environment)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def describe_run(
+    *,
+    config: Mapping[str, Any],
+    dataset: Mapping[str, Any],
+    model_hash: str,
+    subspace_hash: str | None = None,
+    device: str = "cpu",
+    source_folder: str | os.PathLike[str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return all that somebody needs to know to repeat a run; ``extra`` adds the caller's own facts."""
+    return {
+        "schema": 1,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "config": config,
+        "dataset": dataset,
+        "model_sha256": model_hash,
+        "subspace_sha256": subspace_hash,
+        "versions": versions(),
+        "machine": machine(device),
+        "git_revision": None if source_folder is None else git_revision(source_folder),
+        "extra": extra or {},
+    }
+
+
+def write_run_file(folder: str | os.PathLike[str], description: Mapping[str, Any]) -> Path:
+    """Write ``description`` to ``run.json`` in ``folder`` atomically and return its path.
+
+    Note: the results of a folder may come of several commands; those before are kept as ``run-1.json`` and so on.
+    """
+    path = Path(folder) / RUN_FILE
+    text = json.dumps(_plain(description, RUN_FILE), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    with disk_errors("write", path):
+        if path.is_file() and _lasting(path.read_text(encoding="utf-8")) != _lasting(text):
+            number = next(n for n in itertools.count(1) if not path.with_name(f"run-{n}.json").exists())
+            os.replace(path, path.with_name(f"run-{number}.json"))
+    write_text(path, text)
+    return path
+
+
+def _lasting(text: str) -> Any:
+    """Return a description without its date: the same command again is the same run."""
+    try:
+        return {key: value for key, value in json.loads(text).items() if key != "created"}
+    except (ValueError, AttributeError, RecursionError):
+        return text  # damaged: kept as it is
+
+
+def _plain(value: Any, name: str) -> Any:
+    """Return ``value`` as plain dicts and lists, refusing keys and values that JSON would change silently."""
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise UserError(f"{name} has the key {key!r}: keys must be strings to be stored as JSON")
+        return {key: _plain(item, f"{name}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{name}[{position}]") for position, item in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{name} is {value}: only finite numbers can be stored as JSON")
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise UserError(
+        f"{name} is a {type(value).__name__}, which JSON cannot hold: give a string, number, list or mapping"
+    )
+
+
+def _processor() -> str:
+    """Return the processor's name (Linux keeps it in /proc/cpuinfo, where ``platform`` does not look)."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,60 @@
+"""The predictions behind a cell, image by image, in a small file beside the results."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from tta_cattan.bench.results.identity import canonical_json
+from tta_cattan.util.files import atomic_path, sha256_text
+
+if TYPE_CHECKING:
+    from tta_cattan.bench.results.store import Cell
+
+logger = logging.getLogger(__name__)
+
+PREDICTIONS_FOLDER = "predictions"
+COLUMNS = ("index", "prediction", "confidence", "label")
+_MAX_BYTES = 1 << 30
+
+
+def predictions_path(folder: str | os.PathLike[str], cell: Cell, fingerprint: str) -> Path:
+    """Return the file of a cell's predictions: a readable name, and a hash that no other cell has."""
+    name = re.sub(r"[^A-Za-z0-9_+.=-]+", "_", f"{cell.method}-{cell.label}-{cell.seed}")[:80]
+    digest = sha256_text(canonical_json({**asdict(cell), "fingerprint": fingerprint}))[:16]
+    return Path(folder) / PREDICTIONS_FOLDER / f"{name}-{digest}.safetensors"
+
+
+def write_predictions(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
+    """Write ``columns`` atomically."""
+    from safetensors.numpy import save_file
+
+    with atomic_path(path) as temporary:
+        save_file(dict(columns), temporary)
+
+
+def read_predictions(path: Path) -> dict[str, NDArray[Any]] | None:
+    """Return the columns of a file; None where there is none (older runs), and with a warning where it is damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    if not path.is_file():
+        return None
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"more than {_MAX_BYTES:,} bytes")
+        columns = load_file(path)
+        shapes = {columns[name].shape for name in COLUMNS}
+        if len(shapes) > 1 or len(next(iter(shapes))) != 1:
+            raise ValueError(f"columns of the shapes {sorted(shapes)}")
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        logger.warning("%s is not a file of predictions (%s) and is left out: delete it to be rid of this", path, error)
+        return None
+    return {name: columns[name] for name in COLUMNS}

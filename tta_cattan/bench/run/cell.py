@@ -1,0 +1,68 @@
+"""Computing one cell, and all of them one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+
+from tta_cattan.bench.data import Stream
+from tta_cattan.bench.data.sampling import limited
+from tta_cattan.bench.protocols import run_offline, run_online
+from tta_cattan.bench.results.store import Cell, Record
+from tta_cattan.bench.run.cost import Meter
+from tta_cattan.bench.run.footprint import stored_bytes
+from tta_cattan.bench.run.plan import Job
+from tta_cattan.bench.run.recovery import recovery_cell
+from tta_cattan.bench.run.setting import Setting
+from tta_cattan.methods import AdaptationMethod, setup_model
+from tta_cattan.network.sharing import copy_for_adaptation, own_free_parameters
+from tta_cattan.util.progress import progress
+
+
+def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
+    """Compute one cell: it depends on nothing but its config, its seed and the setting."""
+    cfg, source = job.cfg, setting.loaded.model
+    meter = Meter(setting.device)
+
+    def make() -> AdaptationMethod:
+        torch.manual_seed(cell.seed)
+        model = copy_for_adaptation(source)
+        method = setup_model(model, cfg, setting.benchmark.num_classes, setting.subspace)
+        own_free_parameters(method, source)
+        return method
+
+    dataset = limited(setting.benchmark.target(cell.target), cfg.DATA.LIMIT, cfg.DATA.FRACTION, cell.seed)
+    order = cell.seed if cfg.TEST.ORDER == "seeded" else None
+    stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
+    with progress(None, None, f"{cell.method} {cell.label} seed {cell.seed}") as bar:
+        if cfg.TEST.PROTOCOL == "recovery":
+            plain = copy_for_adaptation(source)
+            metrics, info = recovery_cell(make, plain, setting.benchmark, stream, cfg, cell.seed, bar.update)
+            metrics, predictions = {**metrics, **meter.metrics(len(dataset))}, None
+        else:
+            method = make()
+            if cfg.TEST.PROTOCOL == "offline":
+                part = _adapted_part(stream, cfg.TEST.ADAPT_EX, cell.seed)
+                evaluation = run_offline(method, stream, cfg.TEST.EPOCHS, bar.update, part)
+            else:
+                evaluation = run_online(method, stream, bar.update)
+            metrics = {**evaluation.metrics(), **meter.metrics(len(dataset))}
+            metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
+            info, predictions = {**method.describe(), **evaluation.facts()}, evaluation.predictions()
+    sweep = {"sweep": dict(job.changes)} if job.changes else {}
+    return Record(cell, job.fingerprint, metrics, {**info, **sweep}, predictions)
+
+
+def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:
+    """Return ``n`` samples of the stream (-1: all), chosen by the seed."""
+    if n < 0:
+        return stream
+    order = torch.randperm(len(stream.dataset), generator=torch.Generator().manual_seed(seed))
+    return stream.restricted(order[:n])
+
+
+def one_by_one(cells: Sequence[tuple[Job, Cell]], settings: Mapping[str, Setting]) -> Iterator[Record]:
+    """Yield the record of each cell, computed in this process in the order given."""
+    for job, cell in cells:
+        yield run_cell(job, cell, settings[job.label])

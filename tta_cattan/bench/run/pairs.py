@@ -1,0 +1,131 @@
+"""All source>target pairs of a domain-adaptation benchmark, in the paper's table layout."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tta_cattan.bench.data import benchmark_of
+from tta_cattan.bench.data.adaptation import DomainBenchmark
+from tta_cattan.bench.domain import Domain
+from tta_cattan.bench.results.published import PublishedTable, published
+from tta_cattan.bench.results.store import Cell, Record
+from tta_cattan.bench.results.summary import Statistic, Summary, summarise
+from tta_cattan.bench.results.tables import to_markdown, write_summary
+from tta_cattan.bench.run.plan import Row, seeds
+from tta_cattan.bench.run.setting import is_defined
+from tta_cattan.bench.run.sources import plan_sources, run_sources
+from tta_cattan.config import load_cfg
+from tta_cattan.util.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What all pairs of a benchmark came to, the published figures beside it, and what separates the two."""
+
+    summary: Summary
+    folder: Path
+    table: PublishedTable | None
+    difference: str
+
+    def remarks(self) -> list[str]:
+        """Return the lines that must be read with the table."""
+        if self.table is None:
+            return []
+        lines = [f"(paper): {self.table.title}; {'; '.join(self.table.remarks) or 'as published'}"]
+        if self.difference:
+            lines.append(f"NOT the data of the published figures: {self.difference}. Do not compare the two.")
+        return lines
+
+
+def run_pairs(
+    path: str | Path, overrides: Sequence[Any], methods: Sequence[str], dry_run: bool = False
+) -> Pairs | None:
+    """Run every pair that the config asks for; finished source models and cells are used again. None for a dry run.
+
+    Note: a method that is not defined for the inputs has a row of dashes.
+    """
+    benchmark = _benchmark(load_cfg(path, overrides))
+    names = [name.lower() for name in methods or [benchmark.cfg.MODEL.ADAPTATION]]
+    defined = [name for name in names if is_defined(name, benchmark)]
+    if not defined:
+        raise UserError(f"{', '.join(names)}: needs images, and {benchmark.name} has none")
+    if benchmark.cfg.MODEL.CKPT_PATH and len(benchmark.sources()) > 1:
+        raise UserError(
+            "MODEL.CKPT_PATH names one source model, and these pairs have several sources: name one with DATA.SOURCE"
+        )
+    by_source = plan_sources(benchmark, path, overrides, defined)
+    benchmarks = {source: _benchmark(rows[0].cfg) for source, rows in by_source.items()}
+    difference = next(filter(None, (each.differs_from_published() for each in benchmarks.values())), "")
+    if dry_run:
+        logger.info("dry run: %d sources; the configuration and the data are in order", len(by_source))
+        return None
+    records, _ = run_sources(benchmark, by_source)
+    expected = [
+        Cell(row.label, benchmark.pair_label(source, domain.name), 0, seed)
+        for source, rows in by_source.items()
+        for row in rows
+        for domain in benchmarks[source].domains()
+        for seed in seeds(row.cfg)
+    ]
+    summary = replace(summarise(records, expected), methods=tuple(names))
+    cfg = benchmark.cfg
+    name = f"{benchmark.name}-{cfg.MODEL.ARCH}-pairs-{cfg.TEST.PROTOCOL}".replace("/", "_")
+    pairs = Pairs(summary, Path(cfg.SAVE_DIR) / name, published(benchmark.name), difference)
+    write_summary(pairs.folder, summary, _header(pairs, by_source, records))
+    return pairs
+
+
+def beside_published(summary: Summary, table: PublishedTable | None) -> Summary:
+    """Return a summary whose every row is followed by the published one of the same method, where there is one."""
+    if table is None:
+        return summary
+    methods: list[str] = []
+    cells, averages = dict(summary.cells), dict(summary.averages)
+    for method in summary.methods:
+        methods.append(method)
+        row = table.rows.get(method)
+        if row is None:
+            continue
+        methods.append(f"{method} (paper)")
+        for domain in summary.domains:
+            if domain.name in row.accuracy:
+                cells[methods[-1], domain, "accuracy"] = Statistic(row.accuracy[domain.name] / 100, None, 1)
+        if {domain.name for domain in summary.domains} == set(row.accuracy):  # an average is of the same columns
+            averages[methods[-1], "accuracy"] = Statistic(row.average / 100, None, 1)
+            if row.ece is not None:
+                averages[methods[-1], "ece"] = Statistic(row.ece, None, 1)
+    return replace(summary, methods=tuple(methods), cells=cells, averages=averages)
+
+
+def _benchmark(cfg: Any) -> DomainBenchmark:
+    benchmark = benchmark_of(cfg)
+    if not isinstance(benchmark, DomainBenchmark):
+        raise UserError(
+            f"CORRUPTION.DATASET = {cfg.CORRUPTION.DATASET!r} has no source>target pairs: compare methods on it with "
+            "`tta-cattan --cfg FILE --methods A,B`"
+        )
+    return benchmark
+
+
+def _header(pairs: Pairs, by_source: dict[str, list[Row]], records: Sequence[Record]) -> list[str]:
+    """Return the lines above the tables, the published table among them."""
+    cfg = next(iter(by_source.values()))[0].cfg
+    numbers = sorted({int(record.metrics["n"]) for record in records})
+    lines = [
+        f"{cfg.CORRUPTION.DATASET}, {cfg.MODEL.ARCH} trained on each of {', '.join(by_source)}; {numbers[0]:,} to "
+        f"{numbers[-1]:,} samples per target; {cfg.TEST.PROTOCOL} protocol; seeds {', '.join(map(str, seeds(cfg)))}",
+        *pairs.remarks(),
+    ]
+    if pairs.table is not None and pairs.table.columns:
+        domains = tuple(Domain(column) for column in pairs.table.columns)
+        empty = Summary(tuple(pairs.table.rows), domains, ("accuracy",), {}, {}, 0)
+        theirs = beside_published(empty, pairs.table)
+        only = replace(theirs, methods=tuple(method for method in theirs.methods if method.endswith("(paper)")))
+        lines += ["", "## Published accuracy (%)", "", to_markdown(only).rstrip()]
+    return lines

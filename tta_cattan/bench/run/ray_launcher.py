@@ -1,0 +1,169 @@
+"""Computing cells on Ray: one cell per task, on this machine or on a cluster that is already there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from tta_cattan.bench.results.identity import versions
+from tta_cattan.bench.results.store import Cell, Record
+from tta_cattan.bench.run.cell import run_cell
+from tta_cattan.bench.run.plan import Job
+from tta_cattan.bench.run.setting import Setting
+from tta_cattan.util.allocator import keep_freed_memory
+from tta_cattan.util.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+_STARTS = 3
+_RETRIES = 3  # lost workers that one cell may cost; an error of the cell itself is not tried again
+
+
+@dataclass(frozen=True)
+class RayLauncher:
+    """Computes each cell as one Ray task on one CPU thread (and one GPU, where the device is CUDA).
+
+    ``address=None`` starts Ray on this machine for the time of the run, with ``workers`` processes (default: one per
+    CPU). The driver keeps the results; a task only returns its record. What is missing is told at construction.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.address is not None and self.workers is not None:
+            raise UserError(f"--workers {self.workers}: the cluster at {self.address} decides how many there are")
+        if self.workers is not None and self.workers < 1:
+            raise UserError(f"--workers {self.workers}: at least 1 is needed")
+        import_ray()
+        if self.address not in (None, "auto"):
+            _check_answers(self.address)
+
+    def __call__(self, cells: Sequence[tuple[Job, Cell]], settings: Mapping[str, Setting]) -> Iterator[Record]:
+        """Yield the record of each cell as it is finished."""
+        if cells:
+            with self._connected() as ray:
+                yield from _finished(ray, cells, settings)
+
+    @contextmanager
+    def _connected(self) -> Iterator[ModuleType]:
+        ray = import_ray()
+        options: dict[str, Any] = {"address": self.address}
+        if self.address is None:
+            options = {"address": "local", "num_cpus": self.workers, "include_dashboard": False}
+        _start(ray, options, tries=_STARTS if self.address is None else 1)
+        try:
+            logger.info("Ray: %g CPUs, %g GPUs", *map(ray.cluster_resources().get, ("CPU", "GPU"), (0, 0)))
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _start(ray: ModuleType, options: dict[str, Any], tries: int) -> None:
+    """Start or join Ray; it gives up starting after 30 seconds, which a busy machine may need a second time."""
+    for left in reversed(range(tries)):
+        try:
+            ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
+            return
+        except Exception as error:  # a bare Exception is what Ray raises where it does not come up in time
+            ray.shutdown()
+            if not left:
+                reason = str(error).splitlines()[0]
+                raise UserError(f"Ray cannot be reached, address {options['address']!r}: {reason}") from error
+
+
+def import_ray() -> ModuleType:
+    """Return Ray, or say how to install it."""
+    # Read when it is imported; nothing about a run leaves the machine unless its owner has asked for that.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise UserError("--launcher ray: Ray is not installed; `pip install 'tta-cattan[ray]'`") from error
+    return ray
+
+
+def _check_answers(address: str) -> None:
+    """Refuse an address at which nobody listens: Ray itself would try for minutes and then end the process."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(f"--address {address!r}: give HOST:PORT of a Ray cluster, or 'auto' for the one on this node")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(f"nobody answers at {address!r} ({error}): start Ray there with `ray start --head`") from error
+
+
+def _finished(ray: ModuleType, cells: Sequence[tuple[Job, Cell]], settings: Mapping[str, Setting]) -> Iterator[Record]:
+    """Submit every cell and yield the records in the order in which they come."""
+    shared: dict[int, Any] = {}  # by identity: rows that share a model or a subspace share the one copy of it
+
+    def put(value: Any) -> Any:
+        if id(value) not in shared:
+            shared[id(value)] = ray.put(value)
+        return shared[id(value)]
+
+    pending = {}
+    for job, cell in cells:
+        setting = settings[job.label]
+        task = ray.remote(_compute).options(
+            name=f"cell {cell.method} {cell.label} {cell.seed}",
+            num_cpus=1,
+            num_gpus=1 if setting.device.type == "cuda" else 0,
+            max_retries=_RETRIES,
+        )
+        parts = [put(part) for part in (setting.benchmark, setting.loaded, setting.subspace)]
+        pending[task.remote(job, cell, setting.device, *parts, str(Path.cwd()), versions())] = cell
+    while pending:
+        (done,), _ = ray.wait(list(pending), num_returns=1)
+        yield _result(ray, done, pending.pop(done))
+
+
+def _result(ray: ModuleType, reference: Any, cell: Cell) -> Record:
+    """Return the record of a task, or raise what ended it: the user's own mistake as such, a lost worker as one."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from None
+        raise
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+        raise UserError(
+            f"{cell}: its worker was lost {_RETRIES + 1} times, most likely for lack of memory: use fewer workers "
+            "(--workers) or smaller batches; what is finished is kept"
+        ) from error
+
+
+def _compute(
+    job: Job,
+    cell: Cell,
+    device: torch.device,
+    benchmark: Any,
+    loaded: Any,
+    subspace: Any,
+    folder: str,
+    expected: Mapping[str, str],
+) -> Record:
+    """Compute a cell in a worker, on one thread; a worker with other versions would give results that are no peers."""
+    here = versions()
+    for name, version in expected.items():
+        if here[name] != version:
+            raise UserError(
+                f"a Ray worker on {platform.node()} has {name} {here[name]} and the driver {version}: install the "
+                "same versions on every node"
+            )
+    if Path(folder).is_dir():  # relative paths of the config are the driver's
+        os.chdir(folder)
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    return run_cell(job, cell, Setting(benchmark, loaded, device, subspace))

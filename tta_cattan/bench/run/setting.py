@@ -1,0 +1,135 @@
+"""What the cells of a row share: the data, the source model and its subspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tta_cattan.alignment import Subspace
+from tta_cattan.bench.data import Benchmark, benchmark_of
+from tta_cattan.bench.models.checkpoints import read_checkpoint
+from tta_cattan.bench.models.zoo import LoadedModel, check_arch, resolve_device
+from tta_cattan.bench.run.footprint import tent_bytes
+from tta_cattan.bench.run.plan import Row, cell_fingerprint
+from tta_cattan.bench.run.rehearsal import rehearse
+from tta_cattan.bench.run.sweep import method_nodes
+from tta_cattan.bench.source.model import require_trained, source_model
+from tta_cattan.bench.source.subspace import check_source_basis, source_subspace
+from tta_cattan.config.tree import leaves
+from tta_cattan.methods import ADAPTATION_REGISTRY
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import sha256_tensors
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+# What the rows of one comparison have in common, unless it is swept, by the start of the key.
+_SHARED = (
+    "CKPT_DIR", "CORRUPTION.", "DATA.", "DATA_DIR", "DEVICE", "MODEL.ARCH", "MODEL.CKPT_PATH", "RNG_SEED", "SAVE_DIR",
+    "SEEDS", "SOURCE.", "TEST.", "MIXED_PRECISION", "BN.",
+)  # fmt: skip
+# What neither the data nor the source model depends on: rows of a sweep that differ in these alone share both.
+_OF_ADAPTATION = (
+    "TEST.", "OPTIM.", "BN.", "MIXED_PRECISION", "SEEDS", "MODEL.EPISODIC", "MODEL.CLASSIFIER", "DATA.LIMIT",
+    "DATA.FRACTION",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The data, the source model and, for a method that needs it, the source subspace."""
+
+    benchmark: Benchmark
+    loaded: LoadedModel
+    device: torch.device
+    subspace: Subspace | None = None
+
+    @cached_property
+    def tent_bytes(self) -> int:
+        """What TENT would keep for the source model, the same for every cell."""
+        return tent_bytes(self.loaded.model)
+
+    def fingerprint(self, cfg: CfgNode) -> str:
+        """Return the fingerprint of everything that could change a result of ``cfg``'s method here."""
+        digest = subspace_hash(self.subspace)
+        return cell_fingerprint(cfg, self.loaded.sha256, digest, self.benchmark.describe(), self.device.type)
+
+
+def check_rows(rows: Sequence[Row]) -> list[Benchmark]:
+    """Check all that can be checked before anything is computed, and return the benchmark of each row."""
+    benchmarks: dict[Any, Benchmark] = {}
+    for row in rows:
+        cfg, key = row.cfg, _data_key(row)
+        if key not in benchmarks:
+            benchmarks[key] = benchmark_of(cfg)
+            benchmarks[key].check()
+            check_arch(cfg.MODEL.ARCH, benchmarks[key].family)
+            resolve_device(cfg.DEVICE)
+        check_alike(rows[0], row)
+        if not is_defined(row.method, benchmarks[key]):
+            raise UserError(f"MODEL.ADAPTATION = {row.method!r} needs images, and {benchmarks[key].name} has none")
+    return [benchmarks[_data_key(row)] for row in rows]
+
+
+def is_defined(method: str, benchmark: Benchmark) -> bool:
+    """Whether a method can take the inputs of a benchmark: IP transforms images, and features are none."""
+    return benchmark.images or not ADAPTATION_REGISTRY.get(method).needs_images
+
+
+def check_files(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
+    """Check the checkpoints and the source subspaces that a run would read, for a dry run."""
+    for path in {row.cfg.MODEL.CKPT_PATH for row in rows} - {""}:
+        read_checkpoint(path)
+    for row, benchmark in zip(rows, benchmarks, strict=True):
+        require_trained(row.cfg, benchmark)
+        if ADAPTATION_REGISTRY.get(row.method).needs_source_subspace:
+            check_source_basis(row.cfg, benchmark)
+
+
+def prepare_settings(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> list[Setting]:
+    """Load or train the source model and find or fit the source subspace of each row; what is alike is shared."""
+    models: dict[Any, LoadedModel] = {}
+    by_hash: dict[str, LoadedModel] = {}
+    settings = []
+    for row, benchmark in zip(rows, benchmarks, strict=True):
+        key = _data_key(row)
+        if key not in models:
+            loaded = source_model(row.cfg, benchmark)
+            models[key] = by_hash.setdefault(loaded.sha256, loaded)
+        rehearse(row.cfg, models[key].model, benchmark)
+        subspace = None
+        if ADAPTATION_REGISTRY.get(row.method).needs_source_subspace:
+            subspace = source_subspace(row.cfg, models[key], benchmark)
+            rehearse(row.cfg, models[key].model, benchmark, subspace)
+        settings.append(Setting(benchmark, models[key], resolve_device(row.cfg.DEVICE), subspace))
+    return settings
+
+
+def subspace_hash(subspace: Subspace | None) -> str | None:
+    """Return the hash of all that a method reads of a subspace."""
+    if subspace is None:
+        return None
+    tensors = {"basis": subspace.basis, "eigenvalues": subspace.eigenvalues, "count": torch.tensor(subspace.count)}
+    return sha256_tensors(tensors if subspace.mean is None else {**tensors, "mean": subspace.mean})
+
+
+def _data_key(row: Row) -> str:
+    """Return what tells the data and source model of a row from those of the others."""
+    apart = _OF_ADAPTATION + tuple(f"{node}." for node in method_nodes())
+    return repr([change for change in row.changes if not change[0].startswith(apart)])
+
+
+def check_alike(first: Row, other: Row) -> None:
+    """Refuse to compare methods whose files ask for other data, another model or another protocol."""
+    one, two = dict(leaves(first.cfg)), dict(leaves(other.cfg))
+    swept = dict(other.changes)
+    for key in one:
+        if key.startswith(_SHARED) and one[key] != two[key] and key not in swept:
+            raise UserError(
+                f"{first.method} has {key} = {one[key]!r} and {other.method} has {two[key]!r}: "
+                f"methods are compared on one thing at a time; give {key} on the command line"
+            )

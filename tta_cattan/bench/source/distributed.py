@@ -1,0 +1,65 @@
+"""Sharing the fit of a subspace among the processes that ``torchrun`` started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from tta_cattan.alignment import FeatureMoments
+
+
+@dataclass(frozen=True)
+class Workers:
+    """This process's place among those that share the work."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether this process writes the result."""
+        return self.rank == 0
+
+
+ALONE = Workers()
+
+
+@contextmanager
+def join_workers() -> Iterator[Workers]:
+    """Join the group that ``torchrun`` describes in the environment, or work alone."""
+    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        yield ALONE
+        return
+    # gloo: what is exchanged are two small sums, and it works without GPUs.
+    dist.init_process_group("gloo")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    try:
+        yield Workers(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()
+
+
+def reduce_moments(moments: FeatureMoments, workers: Workers) -> FeatureMoments:
+    """Return the moments of all processes' samples: sums are reduced, nothing else is exchanged.
+
+    With ``n = sum n_k`` and ``m = sum n_k m_k / n`` the scatter is ``sum_k S_k + n_k (m_k - m)(m_k - m)^T``.
+    """
+    moments.flush()
+    if workers.count == 1:
+        return moments
+    sums = torch.cat([moments.mean * moments.count, moments.mean.new_tensor([moments.count])]).cpu()
+    dist.all_reduce(sums)
+    count = int(sums[-1].item())
+    mean = sums[:-1] / count
+    shift = moments.mean.cpu() - mean
+    scatter = moments.scatter.cpu() + moments.count * torch.outer(shift, shift)
+    dist.all_reduce(scatter)
+    whole = FeatureMoments(moments.dim)
+    whole.count, whole.mean, whole.scatter = count, mean, scatter
+    return whole

@@ -1,0 +1,128 @@
+"""Running an encoder over the domains of a benchmark: shard by shard, shared among processes, resumed after a kill."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from tta_cattan import __version__
+from tta_cattan.bench.data import Benchmark, Stream
+from tta_cattan.bench.data.feature_shards import MANIFEST, Manifest, shard_is_whole, write_shard
+from tta_cattan.bench.data.image_folder import ImageList
+from tta_cattan.bench.domain import Domain
+from tta_cattan.bench.models.encoder import feature_dim
+from tta_cattan.bench.models.zoo import LoadedModel, resolve_device
+from tta_cattan.bench.source.distributed import ALONE, Workers
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import sha256_tensors, sha256_text
+from tta_cattan.util.precision import Precision
+from tta_cattan.util.progress import progress
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How features are stored: rows per shard and their type."""
+
+    shard_size: int = 4096
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one process did of a domain."""
+
+    made: int
+    kept: int
+    images: int
+    seconds: float
+
+
+def extract_domain(
+    cfg: CfgNode,
+    benchmark: Benchmark,
+    domain: Domain,
+    encoder: LoadedModel,
+    pool: str,
+    out: Path,
+    cut: Cut = Cut(),
+    workers: Workers = ALONE,
+) -> Share:
+    """Write this process's share of a domain's features to ``out/<domain>``; whole shards that are there are kept.
+
+    Note: a shard's batches do not depend on the number of processes, so neither do its bytes.
+    """
+    dataset = benchmark.target(domain)
+    folder = out / domain.label
+    manifest = Manifest(
+        domain=domain.label,
+        encoder={
+            "arch": cfg.MODEL.ARCH,
+            "sha256": encoder.sha256,
+            "pool": pool,
+            "image_size": cfg.DATA.IMAGE_SIZE,
+            "mixed_precision": cfg.MIXED_PRECISION,
+        },
+        data=describe_inputs(dataset),
+        n=len(dataset),
+        dim=feature_dim(encoder, cfg.DATA.IMAGE_SIZE),
+        dtype=cut.dtype,
+        shard_size=cut.shard_size,
+        classes=benchmark.class_names(),
+        versions={"tta-cattan": __version__, "torch": torch.__version__, "numpy": np.__version__},
+    )
+    if (folder / MANIFEST).is_file():
+        manifest.require_same(folder, Manifest.read(folder))
+    else:
+        manifest.write(folder)
+    shards = list(enumerate(manifest.shards()))[workers.rank :: workers.count]
+    missing = [(position, rows) for position, rows in shards if not shard_is_whole(folder, position, len(rows))]
+    started = time.perf_counter()
+    for position, rows in progress(missing, len(missing), f"features of {domain.label}"):
+        features, labels = encode(cfg, encoder, Subset(dataset, rows))
+        with np.errstate(over="ignore"):  # found below
+            features = features.astype(cut.dtype)
+        if not np.isfinite(features).all():
+            raise UserError(
+                f"the features of {domain.label} hold NaN or Inf in the rows {rows.start} to {rows.stop - 1}: check "
+                "the weights, MIXED_PRECISION and --dtype"
+            )
+        write_shard(folder, position, features, labels)
+    images = sum(len(rows) for _, rows in missing)
+    return Share(len(missing), len(shards) - len(missing), images, time.perf_counter() - started)
+
+
+@torch.no_grad()
+def encode(cfg: CfgNode, encoder: LoadedModel, dataset: Dataset) -> tuple[np.ndarray, Sequence[int]]:
+    """Return the features (float32) and labels of a data set, in its order."""
+    device = resolve_device(cfg.DEVICE)
+    precision = Precision(cfg.MIXED_PRECISION)
+    features, labels = [], []
+    for batch in Stream(dataset, cfg.TEST.BATCH_SIZE, None, device, cfg.TEST.NUM_WORKERS):
+        with precision.autocast(device):
+            features.append(encoder.model(batch.inputs).float().cpu())
+        labels += batch.labels.tolist()
+    return torch.cat(features).numpy(), labels
+
+
+def describe_inputs(dataset: Dataset) -> dict[str, str]:
+    """Return a hash of what decides the content: names, sizes and labels of files, or the arrays themselves."""
+    if isinstance(dataset, TensorDataset):
+        return {"sha256": sha256_tensors(dict(zip("xy", dataset.tensors, strict=True)))}
+    if not isinstance(dataset, ImageList):
+        raise UserError(f"features are taken of images, and this benchmark has {type(dataset).__name__}")
+    # The folders above a class folder may move.
+    lines = [f"{path.parent.name}/{path.name} {path.stat().st_size} {label}" for path, label in dataset.samples]
+    return {"files_sha256": sha256_text("\n".join(lines))}

@@ -1,0 +1,150 @@
+"""Fitting the source subspace: streamed, shared among processes, resumed after a kill."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+
+from tta_cattan import __version__
+from tta_cattan.alignment import FeatureMoments, Subspace, subspace_of_moments
+from tta_cattan.bench.data.benchmark import Benchmark
+from tta_cattan.bench.data.sampling import per_class
+from tta_cattan.bench.data.stream import Stream
+from tta_cattan.bench.models.zoo import LoadedModel, resolve_device
+from tta_cattan.bench.source.distributed import ALONE, Workers, reduce_moments
+from tta_cattan.network.classifier import find_classifier
+from tta_cattan.network.features import iterate_features
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import atomic_path
+from tta_cattan.util.progress import progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from yacs.config import CfgNode
+
+logger = logging.getLogger(__name__)
+
+_SAVE_EVERY = 60.0  # seconds between two notes of how far the fit has come
+
+
+def fit_source_subspace(
+    cfg: CfgNode,
+    loaded: LoadedModel,
+    benchmark: Benchmark,
+    path: Path,
+    workers: Workers = ALONE,
+    d: int | None = None,
+) -> Subspace:
+    """Fit the subspace of the benchmark's source data; every process passes through here with its share of it.
+
+    Note: ``path`` itself is not written; beside it lies a note per process from which a killed fit goes on, until
+    ``drop_note`` is called.
+    """
+    data = per_class(benchmark.source(), cfg.SOURCE.PER_CLASS, cfg.RNG_SEED)
+    device = resolve_device(cfg.DEVICE)
+    stream = Stream(data, cfg.TEST.BATCH_SIZE, cfg.RNG_SEED, device, cfg.TEST.NUM_WORKERS)
+    classifier = find_classifier(loaded.model, cfg.MODEL.CLASSIFIER, benchmark.num_classes)
+    dim = loaded.model.get_submodule(classifier).in_features
+    if d is not None and not 1 <= d <= min(dim, len(data)):
+        raise UserError(
+            f"--d {d}: {len(data)} images of {dim} features determine 1 to {min(dim, len(data))} directions"
+        )
+    provenance = {**describe_fit(cfg, loaded, benchmark, len(data)), "classifier": classifier}
+    note = _note(path, workers)
+    # A note counts batches: it is of this fit only where the batches are the same.
+    identity = {**provenance, "batch": cfg.TEST.BATCH_SIZE, "seed": cfg.RNG_SEED, "from": cfg.DATA.SOURCE_DIR}
+    moments, done = _resume(note, identity, loaded, classifier, device)
+    mine = range(workers.rank, len(stream), workers.count)
+    if done:
+        logger.info("going on after %d of %d batches (%s)", done, len(mine), note)
+    moments = _absorb(moments, loaded, classifier, stream, mine, done, note, identity)
+    whole = reduce_moments(moments, workers)
+    return subspace_of_moments(whole, d, cfg.CATTAN.CENTERING != "none", provenance)
+
+
+def drop_note(path: Path, workers: Workers = ALONE) -> None:
+    """Forget how far a fit had come, once its result is on the disk."""
+    _note(path, workers).unlink(missing_ok=True)
+
+
+def _note(path: Path, workers: Workers) -> Path:
+    return path.with_name(f".{path.name}.{workers.rank}-of-{workers.count}.partial")
+
+
+def describe_fit(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark, n: int) -> dict[str, Any]:
+    """Return the provenance of a subspace: model, data, number of samples, versions."""
+    return {
+        "model": cfg.MODEL.ARCH,
+        "model_sha256": loaded.sha256,
+        "data": benchmark.describe_source(),
+        "n": n,
+        "per_class": cfg.SOURCE.PER_CLASS,
+        "seed": cfg.RNG_SEED if cfg.SOURCE.PER_CLASS else None,
+        "centering": "none" if cfg.CATTAN.CENTERING == "none" else "pca",
+        "versions": {"tta-cattan": __version__, "torch": torch.__version__},
+    }
+
+
+def _absorb(
+    moments: FeatureMoments,
+    loaded: LoadedModel,
+    classifier: str,
+    stream: Stream,
+    mine: range,
+    done: int,
+    note: Path,
+    identity: dict[str, Any],
+) -> FeatureMoments:
+    """Add the features of this process's remaining batches to the sums."""
+    batches = stream.only(mine[done:])
+    saved = time.monotonic()
+    features: Iterator[Tensor] = iterate_features(loaded.model, classifier, (batch.inputs for batch in batches))
+    for position, rows in enumerate(
+        progress(features, len(mine) - done, "fitting the source subspace"), start=done + 1
+    ):
+        moments.update(rows.float())
+        if time.monotonic() - saved > _SAVE_EVERY:
+            _save(note, moments, position, identity)
+            saved = time.monotonic()
+    return moments
+
+
+def _save(note: Path, moments: FeatureMoments, done: int, identity: dict[str, Any]) -> None:
+    # Nothing is folded in for the note: when it is written depends on the clock, and the sums must not.
+    with atomic_path(note) as temporary:
+        save_file(
+            {"mean": moments.mean.cpu(), "scatter": moments.scatter.cpu(), "waiting": moments.waiting().cpu()},
+            temporary,
+            metadata={"done": str(done), "count": str(moments.count), "of": json.dumps(identity, sort_keys=True)},
+        )
+
+
+def _resume(
+    note: Path, identity: dict[str, Any], loaded: LoadedModel, classifier: str, device: torch.device
+) -> tuple[FeatureMoments, int]:
+    """Return the sums so far and the number of batches in them; from nothing where the note is of another fit."""
+    from safetensors import SafetensorError, safe_open
+
+    moments = FeatureMoments(loaded.model.get_submodule(classifier).in_features, device)
+    if not note.is_file():
+        return moments, 0
+    try:
+        with safe_open(note, framework="pt") as file:
+            header = file.metadata()
+            if header.get("of") != json.dumps(identity, sort_keys=True):
+                return moments, 0
+            moments.mean.copy_(file.get_tensor("mean"))
+            moments.scatter.copy_(file.get_tensor("scatter"))
+            waiting = file.get_tensor("waiting")
+    except SafetensorError:
+        return FeatureMoments(moments.dim, device), 0
+    moments.count = int(header["count"])
+    moments.update(waiting)
+    return moments, int(header["done"])

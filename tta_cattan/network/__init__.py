@@ -1,0 +1,1 @@
+"""Surgery on a given network: normalisation, finding layers, input transformation, copies."""

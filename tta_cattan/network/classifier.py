@@ -1,0 +1,137 @@
+"""Finding the linear layer that a classifier ends in, and what flows into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from tta_cattan.util.errors import UserError, nearest
+
+_SET_KEY = "name the linear layer with MODEL.CLASSIFIER"
+_OTHER_METHODS = "choose a method that needs none (MODEL.ADAPTATION tent, tent_plus, norm, ip)"
+
+
+def find_classifier(model: nn.Module, name: str = "", num_classes: int | None = None) -> str:
+    """Return the dotted name of the linear layer that ``model`` ends in.
+
+    ``name`` wins; then timm's ``get_classifier``; then the last linear layer in the order of registration, among those
+    with ``num_classes`` outputs where that is given.
+    """
+    # MultiheadAttention keeps its projection in a linear layer whose forward is never called.
+    linears = {
+        n: m
+        for n, m in model.named_modules()
+        if isinstance(m, nn.Linear) and not isinstance(m, NonDynamicallyQuantizableLinear)
+    }
+    if name:
+        if name not in linears:
+            known = ", ".join(list(linears)[-8:])
+            raise UserError(
+                f"MODEL.CLASSIFIER = {name!r} is not a linear layer of {type(model).__name__}."
+                f"{nearest(name, linears)} Its last linear layers: {known or 'none'}"
+            )
+        return name
+    declared = _declared_classifier(model, linears)
+    if declared is not None:
+        return declared
+    fitting = [n for n, m in linears.items() if num_classes is None or m.out_features == num_classes]
+    if not fitting:
+        wanted = "" if num_classes is None else f" with {num_classes} outputs"
+        raise UserError(
+            f"{type(model).__name__} has no linear layer{wanted}: alignment needs a classifier that ends in one. "
+            f"If the head is linear but of another class, {_SET_KEY} or replace it by torch.nn.Linear"
+        )
+    return fitting[-1]
+
+
+def _declared_classifier(model: nn.Module, linears: dict[str, nn.Linear]) -> str | None:
+    """Return the layer that a timm model (or one inside a wrapper) declares as its classifier, if it is linear."""
+    for module in model.modules():
+        getter = getattr(module, "get_classifier", None)
+        if not callable(getter):
+            continue
+        head = getter()
+        if isinstance(head, (tuple, list)):
+            raise UserError(
+                f"{type(module).__name__} has {len(head)} classifiers (a distilled model): {_SET_KEY}, use the variant "
+                f"without distillation, or {_OTHER_METHODS}"
+            )
+        return next((n for n, m in linears.items() if m is head), None)
+    return None
+
+
+def effective_linear(module: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """Return the weight and bias that a linear layer applies, weight normalisation of either style resolved."""
+    weight = module.weight
+    for hook in module._forward_pre_hooks.values():
+        # The hook of torch.nn.utils.weight_norm refreshes `weight` at the next forward only.
+        if hasattr(hook, "compute_weight"):
+            weight = hook.compute_weight(module)
+    bias = None if module.bias is None else module.bias.detach()
+    weight = weight.detach()
+    with torch.no_grad():
+        probe = torch.linspace(-1, 1, 2 * module.in_features).to(weight).reshape(2, -1)
+        if not torch.allclose(module(probe), F.linear(probe, weight, bias), rtol=1e-3, atol=1e-3):
+            raise UserError(
+                f"{type(module).__name__} is not a plain linear layer (its output is not x W^T + b), so no alignment "
+                "can be folded into it: replace it by torch.nn.Linear with the same function"
+            )
+    return weight, bias
+
+
+def replace_module(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
+    """Put ``new`` where ``model`` has the submodule ``name``; return the model (or ``new``, where it is the model)."""
+    if not name:
+        return new
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, new)
+    return model
+
+
+@dataclass
+class HeadCall:
+    """What went into the classifier and what came out of it."""
+
+    features: Tensor
+    logits: Tensor
+
+
+@contextmanager
+def watch_head(head: nn.Module) -> Iterator[list[HeadCall]]:
+    """Collect the calls of ``head`` made inside the block."""
+    calls: list[HeadCall] = []
+    handle = head.register_forward_hook(lambda _, args, output: calls.append(HeadCall(args[0], output)))
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+def only_head_call(calls: list[HeadCall], output: Tensor, name: str) -> HeadCall:
+    """Return the one call of the classifier in a forward pass, or say why the model is not ``h(g(x))``."""
+    problem = None
+    if len(calls) != 1:
+        problem = f"was called {len(calls)} times in one forward pass"
+    elif calls[0].features.ndim != 2:
+        problem = f"receives features of shape {tuple(calls[0].features.shape)}, not (batch, D)"
+    elif not _same(calls[0].logits, output):
+        problem = "is not the last step: the model's output differs from it"
+    if problem:
+        raise UserError(
+            f"the linear layer {name!r} {problem}, so it is not the model's classifier: {_SET_KEY}, or {_OTHER_METHODS}"
+        )
+    return calls[0]
+
+
+def _same(logits: Tensor, output: Tensor) -> bool:
+    """Tell whether two tensors hold the same numbers (NaN included), whatever their precision."""
+    if logits.shape != output.shape:
+        return False
+    same_memory = logits.data_ptr() == output.data_ptr() and logits.stride() == output.stride()
+    return same_memory or torch.allclose(logits.to(output.dtype), output, 0, 0, equal_nan=True)

@@ -1,0 +1,26 @@
+"""Two views of an image, itself and its mirror image, as one prediction."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tta_cattan.util.errors import UserError
+
+
+def with_mirror_images(x: Tensor) -> Tensor:
+    """Return a batch of images followed by their mirror images, left and right exchanged."""
+    if x.ndim != 4:
+        raise UserError(
+            f"MIRROR mirrors images of shape (batch, channels, height, width), and these have shape {tuple(x.shape)}: "
+            "set CATTAN_PLUS.MIRROR False (mirror=False) for features and point clouds"
+        )
+    return torch.cat([x, x.flip(-1)])
+
+
+def mean_prediction(logits: Tensor) -> Tensor:
+    """``log((softmax(y_i) + softmax(y_{n+i})) / 2)`` of 2n rows of logits: the mean prediction, as n rows of logits."""
+    first, second = logits.log_softmax(1).chunk(2)
+    return torch.logaddexp(first, second) - math.log(2)

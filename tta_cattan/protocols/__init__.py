@@ -1,8 +1,0 @@
-"""The order in which a method sees the data: offline and recovery (the paper's), online (TENT's)."""
-
-from tta_cattan.protocols.evaluation import Evaluation
-from tta_cattan.protocols.offline import run_offline
-from tta_cattan.protocols.online import run_online
-from tta_cattan.protocols.recovery import adapt_hypotheses, evaluate_mix, run_recovery
-
-__all__ = ["Evaluation", "adapt_hypotheses", "evaluate_mix", "run_offline", "run_online", "run_recovery"]

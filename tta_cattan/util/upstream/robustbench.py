@@ -1,0 +1,41 @@
+"""Importing RobustBench, which does not import as released."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from importlib.util import find_spec
+from types import ModuleType
+
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.upstream.torchvision import import_torchvision
+
+
+def import_robustbench(name: str = "robustbench") -> ModuleType:
+    """Import RobustBench or one of its modules."""
+    import_torchvision()
+    heal_autoattack()
+    try:
+        with warnings.catch_warnings():
+            # Its dependencies announce deprecations that its users can do nothing about.
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == "pkg_resources":
+            remedy = "setuptools 81 dropped it: `pip install 'setuptools<81'`"
+        else:
+            remedy = "install it with `pip install 'tta-cattan[robustbench]'`"
+        raise UserError(f"RobustBench cannot be imported, {error.name!r} is missing: {remedy}") from error
+
+
+def heal_autoattack() -> None:
+    """Let ``pyautoattack`` stand in for ``autoattack``, where only the former is installed.
+
+    RobustBench 1.1.1 imports ``autoattack`` and ``autoattack.state``; its dependency installs the same code under the
+    other name. Where ``autoattack`` can be imported, nothing is done.
+    """
+    if "autoattack" in sys.modules or find_spec("autoattack") or not find_spec("pyautoattack"):
+        return
+    for module in ("", ".state"):
+        sys.modules[f"autoattack{module}"] = importlib.import_module(f"pyautoattack{module}")
