@@ -1,4 +1,4 @@
-"""The whole accuracy study, or the blocks named: ``python -m benchmarks.accuracy --data DIR [NAME ...]``; runs resume."""
+"""The accuracy study, or the blocks named: ``python -m benchmarks.accuracy --data DIR [NAME ...]``; runs resume."""
 
 from __future__ import annotations
 

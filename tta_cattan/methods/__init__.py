@@ -5,7 +5,7 @@ from tta_cattan.methods.cattan import CATTAn
 from tta_cattan.methods.cattan_plus import CATTAnPlus
 from tta_cattan.methods.ip import IP
 from tta_cattan.methods.norm import Norm
-from tta_cattan.methods.setup import setup_model
+from tta_cattan.methods.setup import method_title, setup_model
 from tta_cattan.methods.shot import Shot
 from tta_cattan.methods.source import Source
 from tta_cattan.methods.tent import Tent
@@ -23,5 +23,6 @@ __all__ = [
     "Source",
     "Tent",
     "TentPlus",
+    "method_title",
     "setup_model",
 ]

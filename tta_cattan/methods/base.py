@@ -48,6 +48,7 @@ class AdaptationMethod(nn.Module):
     Note: like TENT, it takes the model over: pass a copy to keep the original.
     """
 
+    title = ""  # as papers write its name; empty: the registered name
     adapts = True  # whether forward updates anything; False needs no normalisation layers
     needs_images = False
     needs_source_subspace = False

@@ -45,6 +45,7 @@ class CATTAn(AdaptationMethod):
     from the batches. ``source_subspace=None`` takes the row space of the classifier for ``W_s``: no source data.
     """
 
+    title = "CATTAn"
     config_node = "CATTAN"
     needs_source_subspace = True
     default_lr = 1e-4  # the paper's

@@ -41,6 +41,7 @@ class CATTAnPlus(CATTAn):
     docs/study.md says what each departure from the paper bought.
     """
 
+    title = "CATTAn+"
     config_node = "CATTAN_PLUS"
     needs_source_subspace = False
     default_lr = 1e-3

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class IP(AdaptationMethod):
     """Adapt an input transformation and the normalisation affines; the running mean prediction is kept uniform."""
 
+    title = "IP"
     needs_images = True
     config_node = "IP"
 

@@ -13,6 +13,7 @@ from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 class Norm(AdaptationMethod):
     """The source model with the statistics of each test batch, or blended ones; no parameter is updated."""
 
+    title = "Norm"
     adapts = False
 
     def __init__(self, model: nn.Module, **options: Any) -> None:

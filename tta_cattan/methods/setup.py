@@ -36,6 +36,11 @@ def setup_model(
     return adapted
 
 
+def method_title(name: str) -> str:
+    """Return a method's name as papers write it; a name that is not registered is its own title."""
+    return (ADAPTATION_REGISTRY.get(name).title if name in ADAPTATION_REGISTRY else "") or name
+
+
 def _adaptation_of(cfg: CfgNode) -> str:
     """Return the name of the method in a config."""
     try:

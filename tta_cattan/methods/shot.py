@@ -68,6 +68,7 @@ class Shot(AdaptationMethod):
     centroids are summed over the batches seen so far, and each batch is labelled by them.
     """
 
+    title = "SHOT"
     config_node = "SHOT"
 
     def __init__(

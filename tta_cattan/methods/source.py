@@ -13,6 +13,7 @@ from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 class Source(AdaptationMethod):
     """No adaptation: the source model with its own statistics."""
 
+    title = "Source"
     adapts = False
 
     def __init__(self, model: nn.Module, **options: Any) -> None:

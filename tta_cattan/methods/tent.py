@@ -12,6 +12,8 @@ from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 class Tent(AdaptationMethod):
     """Minimise the entropy of the predictions."""
 
+    title = "TENT"
+
     def loss(self, logits: Tensor) -> Tensor:
         """``L = H(softmax(y))``, batch mean."""
         return softmax_entropy(logits)

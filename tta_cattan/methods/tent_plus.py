@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class TentPlus(AdaptationMethod):
     """Minimise the entropy of the predictions while their mean stays near the uniform prior."""
 
+    title = "TENT+"
     config_node = "TENT_PLUS"
 
     def __init__(self, model: nn.Module, *, lambda_cb: float = 1.0, class_balance: str = "bce", **options: Any) -> None:
