@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import torch
 from torch import nn
 
 from tta_cattan.alignment import fit_subspace
 from tta_cattan.methods import ADAPTATION_REGISTRY
-from tta_cattan.methods.optim import adam
 
 N_CLASSES = 5
 FEATURES = 12
@@ -69,6 +69,11 @@ def source_subspace(net, centering="pca", d=8):
     """Return the subspace of the features of source data."""
     inputs = images(200, 3).to(net.fc.weight.dtype)
     return fit_subspace(net.features(inputs), d, center=centering != "none")
+
+
+def adam(lr=1e-3):
+    """Return a factory of torch's own Adam."""
+    return partial(torch.optim.Adam, lr=lr)
 
 
 def build(name, net=None, lr=1e-2, **options):

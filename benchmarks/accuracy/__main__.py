@@ -15,7 +15,7 @@ from tta_cattan.bench.paper.gather import gather
 from tta_cattan.bench.results.summary import Summary
 from tta_cattan.bench.results.tables import METHOD_NAMES, domain_heads
 from tta_cattan.bench.run.log import setup_logging
-from tta_cattan.bench.run.sweep import Sweep, parse_sweeps
+from tta_cattan.bench.run.plan import Sweep, parse_sweeps
 from tta_cattan.config import find_config
 from tta_cattan.util.allocator import keep_freed_memory
 from tta_cattan.util.files import write_text

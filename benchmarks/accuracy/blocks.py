@@ -12,15 +12,15 @@ from tta_cattan.bench.data.corruptions import EXTRA
 
 BASELINES = ("tent", "tent_plus", "shot", "ip", "cattan")
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
-PARTS = ("BN.STATISTICS=batch", "CATTAN_PLUS.STRUCTURE=False", "CATTAN_PLUS.PHI_LR=0", "CATTAN_PLUS.TRANSFORM=False")
+PARTS = ("BN.STATISTICS=batch", "CATTAN_PLUS.CLASSES=False", "CATTAN_PLUS.PHI_LR=0", "CATTAN_PLUS.TRANSFORM=False")
 OWN = (
     "OPTIM.LR=3e-4,3e-3",
-    "BN.BLEND=0.01,0.2",
+    "BN.BLEND_SCALE=0.01,0.2",
     "CATTAN_PLUS.LAMBDA_CB=1",
-    "CATTAN_PLUS.SHRINKAGE=0.1,0.8",
-    "CATTAN_PLUS.DOUBT=0,100",
-    "CATTAN_PLUS.CALM=0,0.1",
-    "CATTAN_PLUS.LEVEL=0,1",
+    "CATTAN_PLUS.CLASS_SHRINKAGE=0.1,0.8",
+    "CATTAN_PLUS.CLASS_PRIOR_COUNT=0,100",
+    "CATTAN_PLUS.CLASS_CHANGE=0,0.1",
+    "CATTAN_PLUS.CLASS_UNIFORMITY=0,1",
     *PARTS,
 )
 PRODUCT = (
@@ -158,7 +158,7 @@ def blocks(data: Path, out: Path) -> list[Block]:
             "cfgs/mnist_usps/cattan.yaml",
             uneven,
             methods=("cattan_plus",),
-            vary=("CATTAN_PLUS.TEST_BALANCE=False",),
+            vary=("CATTAN_PLUS.BALANCE_GUARD=False",),
         ),
         Block(
             "office",

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from tta_cattan.bench.run.sweep import parse_sweeps
+from tta_cattan.bench.run.plan import parse_sweeps
 
 
 def draw(grid: Sequence[str], count: int, seed: int = 0) -> list[tuple[tuple[str, Any], ...]]:

@@ -52,10 +52,10 @@ def measure(tiny: bool = False) -> list[Line]:
     literal = Literal(nn.BatchNorm1d(dim), linear, dim, d)
     ours = aligned(nn.Sequential(nn.BatchNorm1d(dim), nn.Linear(dim, classes)), dim, d)
     with torch.no_grad():
-        ours.head.weight.copy_(linear.weight)
-        ours.head.bias.copy_(linear.bias)
-        ours.head.align(literal.w_t, literal.w_s)
-        ours.restart_optimizer()
+        ours.aligned.weight.copy_(linear.weight)
+        ours.aligned.bias.copy_(linear.bias)
+        ours.aligned.align(literal.w_t, literal.w_s)
+        ours.begin_updates()
     for _ in range(2):
         torch.testing.assert_close(ours(features), literal.step(features), rtol=1e-3, atol=1e-4)
     rounds = interleaved(

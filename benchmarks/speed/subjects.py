@@ -33,8 +33,8 @@ def random_subspace(dim: int, d: int, seed: int = 0) -> Subspace:
 def aligned(model: nn.Module, dim: int, d: int, **options: object) -> CATTAn:
     """Return CATTAn as it is after ``prepare``, with random subspaces."""
     method = CATTAn(model, source_subspace=random_subspace(dim, d), d=d, **options)
-    method.head.align(random_subspace(dim, d, 1).basis, method.source.basis)
-    method.restart_optimizer()
+    method.aligned.align(random_subspace(dim, d, 1).basis, method.source.basis)
+    method.begin_updates()
     return method
 
 

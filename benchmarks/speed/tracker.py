@@ -23,7 +23,7 @@ def measure(tiny: bool = False, batch: int = 64) -> list[Line]:
     x, features = torch.rand(batch, 3, size, size), torch.randn(batch, dim)
     tent, source = Tent(network(name)), random_subspace(dim, d)
     tracker = SubspaceTracker(source, d)
-    head = aligned(torch.nn.Sequential(torch.nn.BatchNorm1d(dim), torch.nn.Linear(dim, 1000)), dim, d).head
+    head = aligned(torch.nn.Sequential(torch.nn.BatchNorm1d(dim), torch.nn.Linear(dim, 1000)), dim, d).aligned
 
     def track() -> None:
         head.move_target(tracker.update(features), source.basis)

@@ -46,7 +46,7 @@ def test_truncate(subspace):
 
 def _write(path, **changes):
     tensors = {"basis": torch.eye(5)[:, :2].contiguous(), "eigenvalues": torch.ones(2), "mean": torch.zeros(5)}
-    header = {"format": "tta-cattan-subspace-1", "count": "9", "centered": "true", "provenance": "{}"}
+    header = {"format": "tta-cattan-subspace-2", "count": "9", "centered": "true", "layer": "null", "provenance": "{}"}
     for key, value in changes.items():
         (header if isinstance(value, str) else tensors)[key] = value
     save_file({k: v for k, v in tensors.items() if v is not None}, path, metadata=header)
@@ -90,4 +90,4 @@ def test_the_file_holds_what_it_says(subspace, tmp_path):
     length = int.from_bytes(path.read_bytes()[:8], "little")
     header = json.loads(path.read_bytes()[8 : 8 + length])
     assert set(header) == {"basis", "eigenvalues", "mean", "__metadata__"}
-    assert set(header["__metadata__"]) == {"format", "count", "centered", "provenance"}
+    assert set(header["__metadata__"]) == {"format", "count", "centered", "layer", "provenance"}

@@ -64,7 +64,7 @@ def test_each_image_benchmark_end_to_end(tmp_path, capsys, work, name):
     write_tree(tmp_path, name, domains=tuple(domains))
     lists = {"DATA.LISTS": ""}
     source, target = domains[0], domains[1]
-    train = ["train-source", "--cfg", f"cfgs/{name}/source_train.yaml"]
+    train = ["train-source", "--cfg", f"cfgs/{name}/base.yaml"]
     assert main(arguments(tmp_path, *train, **lists, **{"DATA.SOURCE": source, "DATA.TARGET": target})) == 0
     shown = capsys.readouterr()
     told = [line.split()[2] for line in shown.out.splitlines()]

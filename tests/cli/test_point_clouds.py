@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cloud_trees import write_folders, write_scannet
+from small_networks import adam
 from torch.utils.data import TensorDataset
 
 from tta_cattan.alignment import fit_subspace
@@ -22,8 +23,7 @@ from tta_cattan.bench.source.training import SourceStreams, train_classifier
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.methods import ADAPTATION_REGISTRY
-from tta_cattan.methods.optim import adam
-from tta_cattan.network.features import iterate_features
+from tta_cattan.network.layers import iterate_features
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def small_run(tmp_path_factory):
 
 
 def test_from_the_files_to_the_table(small_run, capsys):
-    assert main(["train-source", "--cfg", "cfgs/pointda10/source_train.yaml", *small_run]) == 0
+    assert main(["train-source", "--cfg", "cfgs/pointda10/base.yaml", *small_run]) == 0
     assert "training pointnet" in capsys.readouterr().err
     methods = ["source", "norm", "tent", "tent_plus", "shot", "ip", "cattan"]
     assert main(["pairs", "--cfg", "cfgs/pointda10/cattan.yaml", "--methods", ",".join(methods), *small_run]) == 0

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tta_cattan.config import find, find_config, load_cfg
+from tta_cattan.config import find_config, load_cfg
+from tta_cattan.config import load as find
 from tta_cattan.util.errors import UserError
 
 
@@ -30,7 +31,7 @@ def put(path: Path, text: str = "") -> Path:
 
 
 def test_the_package_is_the_one_that_is_imported():
-    assert (find._PACKAGE / "config" / "find.py").is_file()
+    assert (find._PACKAGE / "config" / "load.py").is_file()
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -48,10 +48,20 @@ def test_without_a_file_the_defaults_are_loaded_and_frozen():
         cfg.CATTAN.D = 3
 
 
-@pytest.mark.parametrize("wrong", ["'torch' in sys.modules", "not tta_cattan.config.cfg.is_frozen()"])
-def test_a_fresh_import_is_without_torch_and_frozen(wrong):
-    code = f"import sys, tta_cattan.config; sys.exit({wrong})"
+def test_a_fresh_import_of_the_package_is_without_torch():
+    code = "import sys, tta_cattan; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_defaults_are_frozen():
+    assert defaults.is_frozen()
+
+
+def test_the_defaults_are_those_of_the_method():
+    cfg = load_cfg(None, ["MODEL.ADAPTATION", "cattan_plus"])
+    assert (cfg.BN.STATISTICS, cfg.OPTIM.LR, cfg.CATTAN_PLUS.SOURCE_BASIS) == ("blend", 1e-3, "classifier")
+    assert load_cfg(None, ["MODEL.ADAPTATION", "CATTAN"]).OPTIM.LR == 1e-4
+    assert load_cfg(None, ["MODEL.ADAPTATION", "cattan_plus", "BN.STATISTICS", "batch"]).BN.STATISTICS == "batch"
 
 
 def test_a_file_changes_only_what_it_names(tmp_path):
@@ -201,7 +211,7 @@ def test_a_dotted_key_in_a_file_is_told_how_to_nest(tmp_path):
 
 def test_a_value_for_a_node_and_a_node_for_a_value_are_refused(tmp_path):
     refused("OPTIM = 5", "OPTIM.LR", path=write(tmp_path, "a.yaml", "OPTIM: 5\n"))
-    refused("SHOT = '5'", "SHOT.ROUNDS", overrides=("SHOT", "5"))
+    refused("SHOT = '5'", "SHOT.LAMBDA_PL", overrides=("SHOT", "5"))
     refused("DESC = {'LR': 1}", path=write(tmp_path, "b.yaml", "DESC: {LR: 1}\n"))
 
 

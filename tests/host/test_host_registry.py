@@ -65,11 +65,11 @@ def test_window_predicts_without_an_update(host, monkeypatch):
     method = build(host("registry"), monkeypatch, "cattan", "TEST.WINDOW_LENGTH", "3")
     x, _ = toy.images("fog", 6)
     outputs = [method(x[[i]]) for i in range(2)]
-    assert not method.method.head.enabled  # no update yet
+    assert not method.method.aligned.enabled  # no update yet
     # The window's predictions are those of its batch; the one sample of the first call had no statistics of its own.
     assert torch.equal(outputs[1][0], method.method.predict(x[:2])[1])
     method(x[[2]])
-    assert method.method.head.enabled
+    assert method.method.aligned.enabled
 
 
 def test_reset_after_a_number_of_updates(host, monkeypatch):

@@ -12,7 +12,6 @@ from torch import nn
 
 from tta_cattan import CATTAn, Subspace, UserError, fit_subspace, load_cfg, select_dimension, setup_model
 from tta_cattan.alignment import classifier_subspace, orthonormality_error
-from tta_cattan.methods.optim import adam
 
 CENTERINGS = ("pca", "none", "shift")
 
@@ -75,18 +74,18 @@ def test_a_step_equals_the_literal_formulas(centering, reduction, basis, balance
         source = subspace.basis[:, :7].double()
     else:
         source = torch.linalg.svd(net.fc.weight.detach(), full_matrices=False)[2].T
-    assert method.head.phi.shape == (7, source.shape[1])
+    assert method.aligned.phi.shape == (7, source.shape[1])
     # The signs of principal directions are free: take the method's, then everything else must agree.
-    target = target * (target * method.head.target_basis).sum(0).sign()
+    target = target * (target * method.aligned.target_basis).sum(0).sign()
     source = source * (source * source_of(method)).sum(0).sign()
-    torch.testing.assert_close(method.head.target_basis, target, rtol=0, atol=1e-5)
+    torch.testing.assert_close(method.aligned.target_basis, target, rtol=0, atol=1e-5)
 
     zero = torch.zeros(FEATURES, dtype=torch.float64)
     means = (z.mean(0), subspace.mean.double()) if centering == "shift" else (zero, zero)
-    target, source = method.head.target_basis.clone(), source_of(method).double()
+    target, source = method.aligned.target_basis.clone(), source_of(method).double()
     with torch.no_grad():  # away from the optimum, where the cost has a gradient
-        method.head.phi.add_(0.1 * torch.randn(method.head.phi.shape, dtype=torch.float64))
-    phi = method.head.phi.detach().clone().requires_grad_()
+        method.aligned.phi.add_(0.1 * torch.randn(method.aligned.phi.shape, dtype=torch.float64))
+    phi = method.aligned.phi.detach().clone().requires_grad_()
     plain = copy.deepcopy(net).requires_grad_(False)
     affines = [*plain.norm1.parameters(), *plain.norm2.parameters()]
     for param in affines:
@@ -108,7 +107,7 @@ def test_a_step_equals_the_literal_formulas(centering, reduction, basis, balance
 
 def source_of(method):
     """W_s as the method uses it."""
-    return method._source_basis(method.head.target_basis.shape[1]).double()
+    return method._source_basis(method.aligned.target_basis.shape[1]).double()
 
 
 @pytest.mark.parametrize("basis", ["data", "classifier"])
@@ -204,28 +203,28 @@ def test_online_tracks_the_target(centering, first):
     seen = [start]
     for batch in (x[:first], *x[first:].split(24)):
         assert torch.isfinite(method(batch)).all()
-        head = method.head
+        head = method.aligned
         assert orthonormality_error(head.target_basis) < 1e-5
         torch.testing.assert_close(head.optimum, head.target_basis.T @ start, rtol=0, atol=1e-5)
         assert (head.target_basis - seen[-1]).abs().max() > 1e-5 or (first == 1 and len(seen) == 1)
         seen.append(head.target_basis.clone())
     assert (head.target_mean is not None) == (centering == "shift")
     if centering == "shift":
-        torch.testing.assert_close(head.target_mean, method.tracker.mean)
+        torch.testing.assert_close(head.target_mean, method.target.tracker.mean)
         assert head.target_mean.abs().max() > 0.1
-    assert method.tracker.count == len(x)
+    assert method.target.tracker.count == len(x)
 
 
 def test_online_mixed_precision_keeps_the_basis_orthonormal():
     method = build("cattan", mixed_precision=True)
     run(method, "online")
-    assert orthonormality_error(method.head.target_basis) < 1e-5
+    assert orthonormality_error(method.aligned.target_basis) < 1e-5
 
 
 def test_moving_the_target_keeps_what_was_learnt():
     method = build("cattan")
     run(method, "online")
-    head, phi = method.head, method.head.phi.detach().clone()
+    head, phi = method.aligned, method.aligned.phi.detach().clone()
     rotation = torch.linalg.qr(torch.randn(6, 6))[0]
     old = head.target_basis.clone()
     head.move_target(old @ rotation, source_subspace(network()).basis[:, :6])
@@ -262,7 +261,7 @@ def test_from_a_config_with_a_file(tmp_path):
     ]
     overrides += ["OPTIM.LR", 0.01, "CATTAN.LAMBDA_LR", 0.1]
     method = setup_model(copy.deepcopy(net), load_cfg(None, overrides), num_classes=N_CLASSES)
-    twin = CATTAn(copy.deepcopy(net), source_subspace=source_subspace(net), d=5, lambda_lr=0.1, optimizer=adam(0.01))
+    twin = CATTAn(copy.deepcopy(net), source_subspace=source_subspace(net), d=5, lambda_lr=0.1, lr=0.01)
     assert torch.equal(run(method, "offline"), run(twin, "offline"))
 
 
@@ -291,7 +290,7 @@ def test_phi_stays_at_its_closed_form_while_nothing_is_learnt():
     method = build("cattan", optimizer=lambda params: torch.optim.SGD(params, lr=0.0))
     for _, x in target_batches(320, 8):
         method(x)
-    torch.testing.assert_close(method.head.phi, method.head.optimum, rtol=0, atol=1e-5)
+    torch.testing.assert_close(method.aligned.phi, method.aligned.optimum, rtol=0, atol=1e-5)
 
 
 def test_a_batch_counts_once_however_many_steps():
@@ -299,7 +298,7 @@ def test_a_batch_counts_once_however_many_steps():
     for _, x in target_batches(32, 8):
         once(x)
         thrice(x)
-    assert once.tracker.count == thrice.tracker.count == 32
+    assert once.target.tracker.count == thrice.target.tracker.count == 32
 
 
 def test_the_running_balance_looks_at_more_than_one_batch():
@@ -312,7 +311,7 @@ def test_the_running_balance_looks_at_more_than_one_batch():
         mean = batch if mean is None else 0.9 * mean + 0.1 * batch
         assert loss.item() == pytest.approx(2 * (mean * (N_CLASSES * mean).log()).sum().item(), rel=1e-5)
     method.reset()
-    assert method.balance.mean is None
+    assert method.target.balance.mean is None
 
 
 @pytest.mark.parametrize("option", ["centering", "align_reduction", "class_balance", "confidence", "statistics"])

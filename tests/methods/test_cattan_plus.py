@@ -8,7 +8,7 @@ from small_networks import N_CLASSES, build, images, network, run, target_batche
 from torch import nn
 
 from tta_cattan.alignment import classifier_subspace, fit_class_structure
-from tta_cattan.alignment.aligned_head import AlignedHead
+from tta_cattan.alignment.aligned import AlignedHead
 from tta_cattan.network.mirror import with_mirror_images
 from tta_cattan.util.errors import UserError
 
@@ -37,11 +37,11 @@ def test_the_residual_head_is_the_formula(bias):
 
 @pytest.mark.parametrize("protocol", ["offline", "online"])
 def test_it_starts_as_the_source_model(protocol):
-    method, norm = build("cattan_plus", lr=0.0, structure=False), build("norm", statistics="blend")
+    method, norm = build("cattan_plus", lr=0.0, classes=False), build("norm", statistics="blend")
     run(method, protocol)
     for _, x in target_batches():
         torch.testing.assert_close(method.predict(x), norm.predict(x), rtol=1e-4, atol=1e-5)
-    assert method.head.enabled
+    assert method.aligned.enabled
 
 
 def test_d_is_64_or_all_features():
@@ -50,11 +50,11 @@ def test_d_is_64_or_all_features():
 
 
 def test_the_loss_is_ratio_alignment_and_running_balance():
-    options = {"lambda_lr": 0.5, "lambda_cb": 2.0, "lambda_align": 3.0, "kappa": 0.8, "test_balance": False}
+    options = {"lambda_lr": 0.5, "lambda_cb": 2.0, "lambda_align": 3.0, "kappa": 0.8, "balance_guard": False}
     method = build("cattan_plus", lr=0.0, **options)
     method.prepare(target_batches())
     with torch.no_grad():
-        method.head.phi.add_(0.1)
+        method.aligned.phi.add_(0.1)
     running = None
     for _, x in target_batches():
         method.new_batch = True
@@ -65,7 +65,7 @@ def test_the_loss_is_ratio_alignment_and_running_balance():
         rest = logits.double().clone()
         rest[torch.arange(len(x)), top.indices] = -torch.inf
         ratio = (rest.logsumexp(1) - top.values).mean()
-        cost = (method.head.target_basis @ method.head.phi - method.source.basis).double().square().mean()
+        cost = (method.aligned.target_basis @ method.aligned.phi - method.source.basis).double().square().mean()
         expected = 0.5 * ratio + 3 * cost + 2 * (running * (running * N_CLASSES).log()).sum()
         assert method.loss(logits).item() == pytest.approx(expected.item(), rel=1e-5)
 
@@ -91,13 +91,13 @@ def adapted(**options):
 
 @pytest.mark.parametrize("mirror", [True, False])
 def test_in_the_end_predictions_know_the_targets_classes(mirror):
-    method, plain = adapted(mirror=mirror), adapted(mirror=mirror, structure=False)
+    method, plain = adapted(mirror=mirror), adapted(mirror=mirror, classes=False)
     seen = [plain.logits_and_features(x, adapting=False) for _, x in target_batches()]
     logits = torch.cat([y for y, _ in seen])
     features = torch.cat(
         [(z[: len(y)] + z[-len(y) :]) / 2 for y, z in seen]
     )  # the mean of both views, if there are two
-    basis = plain.head.target_basis
+    basis = plain.aligned.target_basis
     first = torch.cat([build("cattan_plus", mirror=mirror).predict(x) for _, x in target_batches()])
     changed = (first.argmax(1) != logits.argmax(1)).double().mean().item()
     assert method.describe()["changed"] == changed > 0
@@ -118,7 +118,7 @@ def test_the_targets_classes_go_with_reset_and_travel_with_the_state():
     fresh.load_state_dict(method.state_dict(), strict=True)
     torch.testing.assert_close(fresh.predict(x), with_classes, rtol=0, atol=0)
     fresh.load_state_dict(build("cattan_plus").state_dict(), strict=True)
-    assert fresh.classes.weight is None
+    assert fresh.target_classes.weight is None
     source = build("cattan_plus").predict(x)
     method.reset()
     torch.testing.assert_close(method.predict(x), source, rtol=0, atol=0)
@@ -126,12 +126,12 @@ def test_the_targets_classes_go_with_reset_and_travel_with_the_state():
 
 def test_what_is_not_finite_has_no_say_in_the_classes():
     method, batches = adapted(statistics="source"), target_batches()
-    expected = method.classes.weight.clone()
+    expected = method.target_classes.weight.clone()
     spoilt = images(1, 9).fill_(float("nan"))
     method.finish([*batches, (torch.tensor([len(batches)]), spoilt)])
-    torch.testing.assert_close(method.classes.weight, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(method.target_classes.weight, expected, rtol=1e-4, atol=1e-5)
     method.finish([(torch.tensor([0]), spoilt)])
-    assert method.classes.weight is None
+    assert method.target_classes.weight is None
 
 
 def test_where_nothing_changed_the_classes_are_not_heard():
@@ -152,7 +152,7 @@ def test_a_balance_that_the_first_predictions_refute_is_left_out(protocol):
     def losses(**options):
         method = build("cattan_plus", lr=0.0, statistics="source", lambda_lr=0.0, lambda_align=0.0, **options)
         with torch.no_grad():
-            method.head.weight.mul_(50)  # sure of itself
+            method.aligned.weight.mul_(50)  # sure of itself
         batches = skewed()
         if protocol == "offline":
             method.prepare(batches)
@@ -167,14 +167,14 @@ def test_a_balance_that_the_first_predictions_refute_is_left_out(protocol):
     assert not balanced and found[-1] == 0
     if protocol == "offline":
         assert not any(found), "known from the first step on"
-    kept, _ = losses(test_balance=False)
+    kept, _ = losses(balance_guard=False)
     assert kept[-1] > 1
 
 
 def test_without_a_balance_in_the_loss_the_classes_are_not_levelled():
-    found = [adapted(lambda_cb=0.0, level=level) for level in (0.0, 1.0)]
+    found = [adapted(lambda_cb=0.0, class_uniformity=level) for level in (0.0, 1.0)]
     assert not found[0].describe()["balanced"]
-    torch.testing.assert_close(found[0].classes.bias, found[1].classes.bias, rtol=0, atol=0)
+    torch.testing.assert_close(found[0].target_classes.bias, found[1].target_classes.bias, rtol=0, atol=0)
 
 
 def test_another_target_has_first_predictions_of_its_own():
@@ -183,24 +183,24 @@ def test_another_target_has_first_predictions_of_its_own():
     for each in (method, other):
         each.prepare(target_batches())
         each.finish(target_batches())
-    assert method.first.count == other.first.count and method.describe()["changed"] == 0.0
+    assert method.target.first.count == other.target.first.count and method.describe()["changed"] == 0.0
     method.load_state_dict(build("cattan_plus").state_dict())
-    assert method.first.count == 0 and "changed" not in method.describe()
+    assert method.target.first.count == 0 and "changed" not in method.describe()
 
 
 def test_a_restart_keeps_what_was_known_of_the_balance():
     method = build("cattan_plus", statistics="source")
     with torch.no_grad():
-        method.head.weight.mul_(50)
+        method.aligned.weight.mul_(50)
     method.prepare(skewed())
     assert not method.describe()["balanced"]
-    method.start_again()
+    method.reset(keep_known=True)
     assert not method.describe()["balanced"]
     method.reset()
     assert method.describe()["balanced"], "nothing is known of the next target"
 
 
-@pytest.mark.parametrize("option", ["shrinkage", "level"])
+@pytest.mark.parametrize("option", ["class_shrinkage", "class_uniformity"])
 def test_a_share_is_not_more_than_all(option):
     with pytest.raises(UserError, match=f"{option} = 2"):
         build("cattan_plus", **{option: 2})
@@ -213,7 +213,7 @@ def test_bypassing_leaves_out_both_ends():
     bypassed = method.predict_bypassed(x)
     plain = method.model.model
     assert not torch.allclose(bypassed, method.predict(x))
-    method.head.enabled = False
+    method.aligned.enabled = False
     torch.testing.assert_close(bypassed, plain(x).detach())
 
 
@@ -221,11 +221,11 @@ def test_phi_has_a_learning_rate_of_its_own():
     method = build("cattan_plus", lr=1e-2, phi_lr=0.3)
     method.prepare(target_batches())
     rates = {id(p): group["lr"] for group in method.optimizer.param_groups for p in group["params"]}
-    assert rates.pop(id(method.head.phi)) == pytest.approx(3e-3)
+    assert rates.pop(id(method.aligned.phi)) == pytest.approx(3e-3)
     assert set(rates.values()) == {1e-2} and len(rates) == len(method.collect_params()[0]) - 1
     still = build("cattan_plus", phi_lr=0.0)
     run(still, "offline")
-    torch.testing.assert_close(still.head.phi, still.head.optimum, rtol=0, atol=0)
+    torch.testing.assert_close(still.aligned.phi, still.aligned.optimum, rtol=0, atol=0)
 
 
 def test_the_mirror_makes_one_prediction_of_two_views():
@@ -255,7 +255,7 @@ def test_adaptation_sees_the_mean_of_both_views(protocol):
 @pytest.mark.parametrize("mirror", [True, False])
 def test_one_image_is_normalised_by_the_sources_statistics(mirror):
     x = images(1, 5)
-    method, source = (build("cattan_plus", mirror=mirror, lr=0.0, statistics=mode) for mode in ("auto", "source"))
+    method, source = (build("cattan_plus", mirror=mirror, lr=0.0, statistics=mode) for mode in ("blend", "source"))
     torch.testing.assert_close(method.predict(x), source.predict(x), rtol=0, atol=0)
     torch.testing.assert_close(method(x), source(x), rtol=0, atol=0)
     assert not torch.equal(method.predict(images(2, 5)), source.predict(images(2, 5))), "two have their own"

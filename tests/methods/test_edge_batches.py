@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_networks import ADAPTING, METHODS, N_CLASSES, build, images, network, run, snapshot, target_batches
+from small_networks import ADAPTING, METHODS, N_CLASSES, adam, build, images, network, run, snapshot, target_batches
 from torch import nn
 
 from tta_cattan import UserError
 from tta_cattan.methods import ADAPTATION_REGISTRY
-from tta_cattan.methods.optim import adam
 
 PROTOCOLS = ("offline", "online")
 each_method = pytest.mark.parametrize("name", METHODS)
@@ -123,7 +122,7 @@ def test_shot_labels_the_other_batches_in_spite_of_nan():
     method, other = build("shot"), build("shot")
     method.start_epoch(spoilt)
     other.start_epoch([clean[0], *clean[2:]])
-    assert all(method.labels[i] == label for i, label in other.labels.items())
+    assert all(method.target.known[i] == label for i, label in other.target.known.items())
 
 
 def test_cattan_refuses_a_target_set_with_nan():

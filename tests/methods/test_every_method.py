@@ -107,19 +107,19 @@ def test_cattan_takes_a_state_of_other_dimensions(protocol, d, used):
         run(other, protocol)
     other.load_state_dict(method.state_dict(), strict=True)
     assert torch.equal(other.predict(x), method.predict(x))
-    phi = other.head.phi.clone()
+    phi = other.aligned.phi.clone()
     assert phi.shape == (6, 6)
     other(x)
-    assert not torch.equal(other.head.phi, phi), "the loaded Phi is not adapted"
+    assert not torch.equal(other.aligned.phi, phi), "the loaded Phi is not adapted"
 
 
 def test_a_state_loaded_into_the_inner_model_is_adapted_too():
     method, other, x = build("cattan"), build("cattan", d=4), target_batches()[0][1]
     run(method, "offline")
     other.model.load_state_dict(method.model.state_dict(), strict=True)
-    phi = other.head.phi.clone()
+    phi = other.aligned.phi.clone()
     other(x)
-    assert not torch.equal(other.head.phi, phi)
+    assert not torch.equal(other.aligned.phi, phi)
 
 
 @pytest.mark.parametrize("centering", ["pca", "shift"])

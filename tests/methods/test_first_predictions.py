@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tta_cattan.methods.first_predictions import FirstPredictions, balanced_limit
+from tta_cattan.methods.balance import FirstPredictions, balanced_limit
 
 
 def predictions(labels, classes=10, confidence=0.9):

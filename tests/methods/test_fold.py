@@ -27,7 +27,7 @@ def folded(centering="pca", statistics="batch", protocol="offline", name="cattan
 @pytest.mark.parametrize("protocol", ["offline", "online"])
 def test_same_outputs_from_a_plain_model(centering, statistics, protocol):
     method, plain = folded(centering, statistics, protocol)
-    assert method.head.enabled
+    assert method.aligned.enabled
     for _, x in target_batches(seed=8):
         torch.testing.assert_close(plain(x), method.predict(x), rtol=0, atol=1e-5)
     assert not [m for m in plain.modules() if type(m).__module__.startswith("tta_cattan")]

@@ -52,7 +52,7 @@ def test_the_loss_over_several_steps(confidence):
         expected = (running * np.log(running * 5)).sum() + 0.05 * ratio.mean()
         assert method.loss(torch.from_numpy(y)).item() == pytest.approx(expected, rel=1e-6)
     method.reset()
-    assert method.balance.mean is None
+    assert method.target.balance.mean is None
 
 
 def test_the_whole_transformation_is_adapted():

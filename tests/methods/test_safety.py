@@ -97,7 +97,7 @@ def test_parameters_that_leave_the_range_start_anew(name, caplog):
 
 @pytest.mark.parametrize("reaction", ["report", "reset"])
 def test_a_collapse_is_found_and_answered_by_the_key(reaction, caplog):
-    method = build("tent", lr=3.0, safety=Safety(on_collapse=reaction, window=64))
+    method = build("tent", lr=3.0, on_collapse=reaction, collapse_window=64)
     start = snapshot(method.model)
     with caplog.at_level(logging.WARNING, "tta_cattan"):
         for _, x in target_batches(2000, 32):
@@ -116,14 +116,13 @@ def test_a_collapse_is_found_and_answered_by_the_key(reaction, caplog):
 
 @pytest.mark.parametrize("reaction", ["report", "reset"])
 def test_a_divergence_is_found_and_answered_by_the_key(reaction, caplog):
-    safety = Safety(on_divergence=reaction)
     # Gradient descent on ||W_t Phi - W_s||^2 diverges beyond a rate of 1.
-    method = build("cattan", optimizer=partial(torch.optim.SGD, lr=1.05), safety=safety)
+    method = build("cattan", optimizer=partial(torch.optim.SGD, lr=1.05), on_divergence=reaction)
     start = snapshot(method.model)
     with caplog.at_level(logging.WARNING, "tta_cattan"):
         for _, x in target_batches(3200, 8):
             method(x)
-            if safety.divergences:
+            if method.safety.divergences:
                 break
     assert counts(method) == {**NOTHING, "divergences": 1, "safety_resets": int(reaction == "reset")}
     assert "adaptation diverges: a loss of " in caplog.text
@@ -133,7 +132,7 @@ def test_a_divergence_is_found_and_answered_by_the_key(reaction, caplog):
 
 
 def test_a_model_that_gives_no_finite_update_any_more_has_diverged():
-    method = build("tent", safety=Safety(on_divergence="reset"))
+    method = build("tent", on_divergence="reset")
     start, batches = snapshot(method.model), target_batches(80, 8)
     with torch.no_grad():
         method.model.norm1.weight.fill_(float("inf"))  # as from a damaged state that was loaded
@@ -150,16 +149,16 @@ def test_starting_again_keeps_what_the_whole_target_set_has_taught():
     cattan, shot = build("cattan"), build("shot")
     for method in (cattan, shot):
         run(method, "offline", batches)
-        method.start_again()
+        method.reset(keep_known=True)
     fresh = build("cattan")
     fresh.reset()
     fresh.prepare(batches)
     # The features of prepare were those of the source model, so that the start is the same.
     assert_same_state(snapshot(fresh.model), snapshot(cattan.model))
-    assert len(shot.labels) == 40
+    assert len(shot.target.known) == 40
     cattan.reset()
-    cattan.start_again()
-    assert not cattan.head.enabled, "reset forgets it"
+    cattan.reset(keep_known=True)
+    assert not cattan.aligned.enabled, "reset forgets it"
 
 
 def test_the_loss_may_rise_a_little_or_once():
@@ -217,11 +216,11 @@ def test_the_keys_reach_the_method():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"on_collapse": "rest"}, "on_collapse = 'rest': must be one of report, reset. Did you mean 'reset'?"),
-        ({"window": 0}, "window = 0"),
+        ({"on_collapse": "rest"}, "on_collapse = 'rest': must be one of 'report', 'reset'. Did you mean 'reset'?"),
+        ({"collapse_window": 0}, "collapse_window = 0"),
     ],
 )
 def test_bad_options_are_refused(options, words):
     with pytest.raises(UserError) as error:
-        Safety(**options)
+        build("tent", **options)
     assert words in str(error.value)

@@ -71,7 +71,7 @@ def test_offline_loss_uses_the_label_of_each_sample():
         norm.predict(x)
         norm.model.fc._forward_hooks.clear()
     labels = numpy_labels(np.concatenate(features), np.concatenate(logits), 2)
-    assert method.labels == dict(enumerate(labels.tolist()))
+    assert method.target.known == dict(enumerate(labels.tolist()))
     indices = torch.tensor([17, 3, 30, 8])
     x = torch.cat([x for _, x in batches])[indices]
     y, loss = method.loss_calculation(x, indices)
@@ -85,13 +85,13 @@ def test_offline_loss_uses_the_label_of_each_sample():
 def test_labels_are_refreshed_every_epoch():
     method, batches = build("shot", lr=0.1), target_batches()
     method.start_epoch(batches)
-    first = dict(method.labels)
+    first = dict(method.target.known)
     for _ in range(5):
         for indices, x in batches:
             method(x, indices)
-    assert method.labels == first
+    assert method.target.known == first
     method.start_epoch(batches)
-    assert method.labels != first and method.labels.keys() == first.keys()
+    assert method.target.known != first and method.target.known.keys() == first.keys()
 
 
 def test_online_centroids_are_summed_over_the_batches():
@@ -101,14 +101,14 @@ def test_online_centroids_are_summed_over_the_batches():
     halves = build("shot", lr=0.0)
     for _, x in batches[:2]:
         halves(x)
-    assert method.sums.norm() > 2 * halves.sums.norm()
-    assert not method.labels
+    assert method.target.sums.norm() > 2 * halves.target.sums.norm()
+    assert not method.target.known
 
 
 def test_reset_drops_the_labels_and_the_centroids():
     method, batches = build("shot"), target_batches()
     method.start_epoch(batches)
     method(batches[0][1])
-    assert method.labels and method.sums is not None
+    assert method.target.known and method.target.sums is not None
     method.reset()
-    assert not method.labels and method.sums is None
+    assert not method.target.known and method.target.sums is None

@@ -6,11 +6,10 @@ import copy
 
 import pytest
 import torch
-from small_networks import build, network, target_batches
+from small_networks import adam, build, network, target_batches
 from torch import nn
 
 from tta_cattan.methods import Norm, Source, Tent
-from tta_cattan.methods.optim import adam
 
 
 def without_running_statistics(net):

@@ -134,7 +134,7 @@ def test_the_layers_are_let_go_also_after_an_error():
 def test_a_method_uses_them_while_adapting_and_predicting(name):
     net = network()
     x = target_batches()[0][1]
-    method = build(name, copy.deepcopy(net), lr=0.0, statistics="blend", blend=0.2)
+    method = build(name, copy.deepcopy(net), lr=0.0, statistics="blend", blend_scale=0.2)
     z = by_formula(net.norm1, net.conv1(x), 0.2).float().relu()
     expected = net.fc(by_formula(net.norm2, net.conv2(z), 0.2).float().relu().mean((2, 3)))
     torch.testing.assert_close(method.predict(x), expected, rtol=1e-3, atol=1e-4)
@@ -152,5 +152,5 @@ def test_what_was_blended_is_not_folded():
     run(method, "online")
     with pytest.raises(UserError, match=r"BN\.STATISTICS blend.*batch, source or running"):
         method.fold()
-    with pytest.raises(UserError, match=r"blend = -1.*positive"):
-        build("tent", statistics="blend", blend=-1)
+    with pytest.raises(UserError, match=r"blend_scale = -1.*must be > 0"):
+        build("tent", statistics="blend", blend_scale=-1)

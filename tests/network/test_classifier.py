@@ -14,8 +14,7 @@ from torch.nn.utils import parametrizations, weight_norm
 
 from tta_cattan import CATTAn, UserError, load_cfg, setup_model
 from tta_cattan.methods import Shot
-from tta_cattan.network.classifier import effective_linear, find_classifier
-from tta_cattan.network.features import iterate_features
+from tta_cattan.network.layers import effective_linear, find_classifier, iterate_features
 
 
 class ScaledAfterwards(ConvNet):
@@ -238,7 +237,7 @@ def test_a_convolutional_head_is_refused():
 def test_a_model_that_is_not_head_of_features_is_refused_at_its_first_pass(kind, words, method, protocol):
     torch.manual_seed(0)
     adapted = method(kind(), **({"d": 4} if method is CATTAn else {}))
-    with pytest.raises(UserError, match=f"the linear layer 'fc' {words}"):
+    with pytest.raises(UserError, match=f"the (linear )?layer 'fc' {words}"):
         run(adapted, protocol)
 
 

@@ -153,12 +153,12 @@ def test_whose_statistics_are_used():
         torch.testing.assert_close(method(x), adapting, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("momentum", [0.1, 0.5, None])
+@pytest.mark.parametrize("momentum", [0.1, 0.5])
 def test_momentum_of_the_running_statistics(momentum):
     net = network()
     net.norm1.momentum = 0.3
-    method = build("tent", net, statistics="running", momentum=momentum)
-    share = 0.3 if momentum is None else momentum
+    method = build("tent", net, statistics="running", statistics_momentum=momentum)
+    share = momentum
     mean, var = net.norm1.running_mean.clone(), net.norm1.running_var.clone()
     for _, x in target_batches():
         z = net.conv1(x).detach()
@@ -172,7 +172,7 @@ def test_momentum_of_the_running_statistics(momentum):
 def test_momentum_is_left_alone_in_the_other_modes():
     net = copy.deepcopy(network())
     net.norm1.momentum = 0.3
-    assert build("tent", net, statistics="batch", momentum=0.7).model.norm1.momentum == 0.3
+    assert build("tent", net, statistics="batch", statistics_momentum=0.7).model.norm1.momentum == 0.3
 
 
 def test_batchnorm_of_one_and_three_dimensions():

@@ -9,7 +9,7 @@ from torch import nn
 from tta_cattan.methods.base import AdaptationMethod
 from tta_cattan.methods.cattan import CATTAn
 from tta_cattan.methods.tent import Tent
-from tta_cattan.network.sharing import copy_for_adaptation, own_free_parameters
+from tta_cattan.network.copies import copy_for_adaptation, own_free_parameters
 from tta_cattan.util.files import sha256_tensors
 
 
@@ -53,7 +53,7 @@ def test_the_source_model_stays_as_it_is_and_the_result_is_that_of_a_whole_copy(
         before = sha256_tensors(model.state_dict())
         method = make(copy_for_adaptation(model) if copied else network(), statistics=statistics)
         own_free_parameters(method, model)
-        method.restart_optimizer()
+        method.begin_updates()
         for _ in range(3):
             x = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(1))
             logits = method(x)

@@ -1,6 +1,18 @@
-"""The maths of subspace alignment: pure functions and small records of tensors."""
+"""The maths of subspace alignment: pure functions, small records of tensors, and the layers that apply it."""
 
-from tta_cattan.alignment.class_structure import (
+from tta_cattan.alignment.aligned import (
+    REDUCTIONS,
+    Aligned,
+    AlignedHead,
+    AlignedLayer,
+    alignment_cost,
+    closed_form,
+    fold_alignment,
+    plain_linear,
+    project_classifier,
+)
+from tta_cattan.alignment.classes import (
+    TargetClasses,
     balancing_offset,
     change_weight,
     class_discriminants,
@@ -10,17 +22,19 @@ from tta_cattan.alignment.class_structure import (
     sample_weight,
 )
 from tta_cattan.alignment.dimension import eigenvalue_gaps, select_dimension, stability_bound, stability_curve
-from tta_cattan.alignment.fit import classifier_subspace, fit_subspace, subspace_of_moments
-from tta_cattan.alignment.layer_maths import REDUCTIONS, alignment_cost, closed_form, fold_alignment, project_classifier
-from tta_cattan.alignment.moments import FeatureMoments
+from tta_cattan.alignment.fitting import FeatureMoments, classifier_subspace, fit_subspace, subspace_of_moments
 from tta_cattan.alignment.subspace import Subspace, orthonormality_error, reorthonormalize
 from tta_cattan.alignment.tracker import SubspaceTracker
 
 __all__ = [
     "REDUCTIONS",
+    "Aligned",
+    "AlignedHead",
+    "AlignedLayer",
     "FeatureMoments",
     "Subspace",
     "SubspaceTracker",
+    "TargetClasses",
     "alignment_cost",
     "balancing_offset",
     "change_weight",
@@ -34,6 +48,7 @@ __all__ = [
     "left_out_densities",
     "matching_temperature",
     "orthonormality_error",
+    "plain_linear",
     "project_classifier",
     "reorthonormalize",
     "sample_weight",

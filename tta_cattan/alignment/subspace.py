@@ -15,7 +15,7 @@ from torch import Tensor
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 
-_FORMAT = "tta-cattan-subspace-1"
+_FORMAT = "tta-cattan-subspace-2"
 _MAX_BYTES = 1 << 30  # a subspace of 16,384 features is a gigabyte; larger is not a subspace file
 
 
@@ -24,7 +24,8 @@ class Subspace:
     """An orthonormal basis (D x d) with the eigenvalues (all that were found, descending), mean, count and origin.
 
     ``centered`` says whether the basis is of the covariance (PCA) or of the second moment (uncentred SVD);
-    ``mean`` is None where it was not kept. ``provenance`` is free text by key: model hash, data, versions.
+    ``mean`` is None where it was not kept. ``layer`` is the module whose output was fitted ('': the input of the
+    classifier; None: not known). ``provenance`` is free text by key: model hash, data, versions.
     """
 
     basis: Tensor
@@ -33,6 +34,7 @@ class Subspace:
     count: int
     centered: bool
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    layer: str | None = None
 
     @property
     def dim(self) -> int:
@@ -74,6 +76,7 @@ class Subspace:
             "format": _FORMAT,
             "count": str(self.count),
             "centered": json.dumps(self.centered),
+            "layer": json.dumps(self.layer),
             "provenance": json.dumps(dict(self.provenance), sort_keys=True),
         }
         with atomic_path(path) as temporary:
@@ -107,14 +110,14 @@ class Subspace:
         try:
             basis, eigenvalues, mean = tensors["basis"], tensors["eigenvalues"], tensors.get("mean")
             count, centered = int(header["count"]), json.loads(header["centered"])
-            provenance = json.loads(header.get("provenance", "{}"))
+            provenance, layer = json.loads(header.get("provenance", "{}")), json.loads(header["layer"])
         except (KeyError, ValueError, RecursionError) as error:
             raise UserError(
                 f"subspace file {path} is damaged ({error!r}): make it anew with `tta-cattan fit-source`"
             ) from error
         problem = None
-        if eigenvalues.ndim != 1 or not isinstance(provenance, dict):
-            problem = "its eigenvalues or its provenance are of another form"
+        if eigenvalues.ndim != 1 or not isinstance(provenance, dict) or not isinstance(layer, (str, type(None))):
+            problem = "its eigenvalues, layer or provenance are of another form"
         elif count < 0:
             problem = f"its count is {count}"
         elif basis.ndim != 2 or not 1 <= basis.shape[1] <= basis.shape[0]:
@@ -129,7 +132,7 @@ class Subspace:
             raise UserError(f"subspace file {path} is damaged: {problem}. Make it anew with `tta-cattan fit-source`")
         # A basis stored as float16 is orthonormal to 1e-3 only; QR brings it back to float32's precision.
         basis = basis.float() if basis.dtype == torch.float32 else reorthonormalize(basis.float())
-        return cls(basis, eigenvalues.float(), mean, count, bool(centered), provenance)
+        return cls(basis, eigenvalues.float(), mean, count, bool(centered), provenance, layer)
 
 
 def orthonormality_error(basis: Tensor) -> float:

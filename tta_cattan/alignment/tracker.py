@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from tta_cattan.alignment.moments import float64_device
+from tta_cattan.alignment.fitting import float64_device
 from tta_cattan.alignment.subspace import Subspace, reorthonormalize
 from tta_cattan.util.errors import UserError
 
@@ -52,6 +52,8 @@ class SubspaceTracker:
             rows = self._centred(rows)
         else:
             self.count = self.decay * self.count + len(rows)
+        if len(rows) > rows.shape[1]:  # feature maps: the triangular factor has the same scatter in fewer rows
+            rows = torch.linalg.qr(rows, mode="r").R
         inside = rows @ old
         outside = rows - inside @ old.T
         q, r = torch.linalg.qr(outside.T)

@@ -51,9 +51,8 @@ def main(argv: Sequence[str]) -> int:
         return _list()
     from tta_cattan.bench.results.tables import to_text
     from tta_cattan.bench.run.log import setup_logging
-    from tta_cattan.bench.run.plan import plan_rows
+    from tta_cattan.bench.run.plan import parse_sweeps, plan_rows
     from tta_cattan.bench.run.runner import dry_run, run
-    from tta_cattan.bench.run.sweep import parse_sweeps
     from tta_cattan.config import find_config
 
     methods = method_names(args.methods)

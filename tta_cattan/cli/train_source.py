@@ -16,9 +16,7 @@ def parser() -> argparse.ArgumentParser:
         description="Train a source model by the recipe in the SOURCE keys and write it with its source subspace to "
         "CKPT_DIR, where every other command finds it. Run it again after an interruption: it goes on.",
     )
-    result.add_argument(
-        "--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/officehome/source_train.yaml"
-    )
+    result.add_argument("--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/officehome/base.yaml")
     return result
 
 

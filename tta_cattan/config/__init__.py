@@ -1,27 +1,54 @@
-"""Configuration: every key with its default, meaning and range; YAML files with ``_BASE_``."""
+"""Configuration: every key declared once, loaded from YAML files with ``_BASE_``."""
 
-from tta_cattan.config.checks import NOT_EMPTY, Check, above, at_least, check_cfg, distinct, one_of, within
-from tta_cattan.config.defaults import CORRUPTIONS, cfg, get_defaults
-from tta_cattan.config.find import find_config
-from tta_cattan.config.load import load_cfg
-from tta_cattan.config.nodes import add_node
-from tta_cattan.config.tree import dump_yaml, to_dict
+from typing import Any
+
+from tta_cattan.config.declared import (
+    CORRUPTIONS,
+    check_cfg,
+    declared_keys,
+    get_defaults,
+    leaves,
+    method_keys,
+    own_keys,
+    set_value,
+    shared_keys,
+)
+from tta_cattan.config.load import (
+    dump_yaml,
+    find_config,
+    key_names,
+    load_cfg,
+    read_yaml,
+    shipped_folder,
+    suggestion,
+    to_dict,
+)
 
 __all__ = [
     "CORRUPTIONS",
-    "NOT_EMPTY",
-    "Check",
-    "above",
-    "add_node",
-    "at_least",
-    "cfg",
     "check_cfg",
-    "distinct",
+    "declared_keys",
     "dump_yaml",
     "find_config",
     "get_defaults",
+    "key_names",
+    "leaves",
     "load_cfg",
-    "one_of",
+    "method_keys",
+    "own_keys",
+    "read_yaml",
+    "set_value",
+    "shared_keys",
+    "shipped_folder",
+    "suggestion",
     "to_dict",
-    "within",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``cfg``: the defaults, frozen, with the keys of every method that is registered by now."""
+    if name != "cfg":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    defaults = get_defaults()
+    defaults.freeze()
+    return defaults

@@ -1,24 +1,26 @@
-"""A checked configuration from YAML files that inherit from each other, and overrides."""
+"""Loading a checked configuration: YAML files that inherit from each other, then overrides."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 import yaml
 from yacs.config import CfgNode
 
-from tta_cattan.config.checks import CHECKS, check_cfg, check_value
-from tta_cattan.config.coerce import Source, coerce
-from tta_cattan.config.defaults import _C, get_defaults
-from tta_cattan.config.find import find_config
-from tta_cattan.config.tree import key_names, suggestion
+from tta_cattan.config.declared import check_cfg, declared_keys, get_defaults, set_value
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.keys import Source
 
 _BASE = "_BASE_"
 _MAX_BYTES = 1 << 20
+_CUTOFF = 0.6
+_FOLDER = "cfgs"
+_PACKAGE = Path(__file__).parent.parent
+_SHOWN = 3
 
 
 class _StrictSafeLoader(yaml.SafeLoader):
@@ -40,19 +42,18 @@ class _StrictSafeLoader(yaml.SafeLoader):
 def load_cfg(path: str | os.PathLike[str] | None, overrides: Sequence[Any] = ()) -> CfgNode:
     """Return the frozen, checked configuration: defaults, then the file and its bases, then ``overrides``.
 
+    The defaults are those of the method that ``MODEL.ADAPTATION`` names, as its class declares them.
+
     Args:
         path: a YAML file, see `find_config`; None for the defaults alone.
         overrides: ``["CATTAN.D", "256", ...]``, as text from the command line or as Python values.
     """
     values = {} if path is None else _read(find_config(path), ())
     values.update(_read_overrides(overrides))
-    cfg = get_defaults()
-    for key, value in values.items():
-        *nodes, name = key.split(".")
-        node = cfg
-        for part in nodes:
-            node = node[part]
-        node[name] = value
+    method = values.get("MODEL.ADAPTATION", declared_keys()["MODEL.ADAPTATION"].default)
+    cfg = get_defaults(method.lower())
+    for place, value in values.items():
+        set_value(cfg, place, value)
     check_cfg(cfg)
     cfg.freeze()
     return cfg
@@ -66,7 +67,7 @@ def _read(path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for base in _bases(mapping.pop(_BASE, []), path):
         values.update(_read(base, (*chain, path)))
-    values.update(_flatten(mapping, _C, path))
+    values.update(_flatten(mapping, get_defaults(), path))
     return values
 
 
@@ -111,7 +112,7 @@ def _flatten(mapping: Mapping[Any, Any], node: CfgNode, path: Path, prefix: str 
         if name not in node:
             raise _unknown(key, path)
         if not isinstance(node[name], CfgNode):
-            values[key] = _accepted(key, value, node[name], Source.FILE, path)
+            values[key] = _accepted(key, value, Source.FILE, path)
         elif isinstance(value, dict):
             values.update(_flatten(value, node[name], path, f"{key}."))
         elif value is not None:  # a node whose keys are all commented out is None
@@ -125,31 +126,30 @@ def _read_overrides(overrides: Sequence[Any]) -> dict[str, Any]:
     if isinstance(overrides, str) or len(overrides) % 2:
         raise UserError(f"{where}: {overrides!r} must be pairs KEY VALUE: a key or a value is missing")
     values: dict[str, Any] = {}
+    defaults = get_defaults()
     for key, value in zip(overrides[::2], overrides[1::2], strict=True):
-        node: Any = _C
+        node: Any = defaults
         for part in str(key).split("."):
             if not isinstance(node, CfgNode) or part not in node:
                 raise _unknown(str(key), where)
             node = node[part]
         if isinstance(node, CfgNode):
             raise _not_a_value(key, value, node, where)
-        values[key] = _accepted(key, value, node, Source.OVERRIDE, where)
+        values[key] = _accepted(key, value, Source.OVERRIDE, where)
     return values
 
 
-def _accepted(key: str, value: Any, default: Any, source: Source, where: Path | str) -> Any:
-    """Return ``value`` in the type of ``default``, checked; the error says where the value stands."""
+def _accepted(key: str, value: Any, source: Source, where: Path | str) -> Any:
+    """Return ``value`` in the key's type, checked; the error says where the value stands."""
     try:
-        typed = coerce(key, value, default, source)
-        check_value(key, typed, CHECKS.get(key))
-        return typed
+        return declared_keys()[key].accept(key, value, source)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
 
 def _unknown(key: str, where: Path | str) -> UserError:
     """Return the error for a key that is not declared."""
-    names = list(key_names(_C))
+    names = list(key_names(get_defaults()))
     if key in names:
         node, _, name = key.rpartition(".")
         return UserError(f"{where}: {key!r} is two keys in YAML: write {node}: {{{name}: ...}}")
@@ -161,3 +161,90 @@ def _not_a_value(key: str, value: Any, node: CfgNode, where: Path | str) -> User
     return UserError(
         f"{where}: {key} = {value!r}: is a group of keys, set one of {', '.join(key_names(node, f'{key}.'))}"
     )
+
+
+def find_config(path: str | os.PathLike[str]) -> Path:
+    """Return ``path`` if it is a file, otherwise the file of that relative path below the package's ``cfgs``."""
+    given = Path(path)
+    if given.is_file():
+        return given
+    shipped = shipped_folder()
+    inside = Path(*given.parts[1:]) if given.parts[:1] == (_FOLDER,) else given
+    if (shipped / inside).is_file():
+        return shipped / inside
+    problem = "is a folder, not a config file" if given.is_dir() else "there is no such config file"
+    close = _nearest_files(given, shipped)
+    raise UserError(f"{given}: {problem}." + (f" Nearest: {', '.join(close)}" if close else ""))
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the package's own configs: inside it when installed, beside it in a checkout.
+
+    Note: the one beside is the second choice, because beside an installed package it would belong to someone else.
+    """
+    installed = _PACKAGE / _FOLDER
+    return installed if installed.is_dir() else _PACKAGE.parent / _FOLDER
+
+
+def _nearest_files(given: Path, shipped: Path) -> list[str]:
+    """Return the existing config files most like ``given``: its neighbours and those that come with the package."""
+    beside = given if given.is_dir() else given.parent
+    names = {str(file) for file in beside.glob("*.y*ml")} if beside.is_dir() else set()
+    names |= {str(Path(_FOLDER) / file.relative_to(shipped)) for file in shipped.rglob("*.y*ml")}
+
+    def likeness(name: str) -> float:
+        whole = SequenceMatcher(None, str(given), name).ratio()
+        return max(whole, SequenceMatcher(None, given.name, Path(name).name).ratio())
+
+    return sorted(names, key=lambda name: (-likeness(name), name))[:_SHOWN]
+
+
+def key_names(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of all keys, those of the nodes included."""
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from key_names(value, f"{prefix}{key}.")
+
+
+def to_dict(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``cfg`` as plain dictionaries and lists that share nothing with it."""
+    return {key: _plain(value) for key, value in cfg.items()}
+
+
+def dump_yaml(cfg: Mapping[str, Any]) -> str:
+    """Return ``cfg`` as YAML from which ``load_cfg`` makes the same configuration."""
+    return yaml.safe_dump(to_dict(cfg), sort_keys=False, allow_unicode=True)
+
+
+def suggestion(key: str, valid: Iterable[str]) -> str:
+    """Return ``" Did you mean 'CATTAN.D'?"`` for the valid key nearest to ``key``, or an empty string.
+
+    Note: the last part alone counts too, so that a right name in the wrong node is found. A name without a node is
+    equally near to its namesakes in several nodes, and then all of them are shown.
+    """
+    scores = {name: _likeness(key, name) for name in valid}
+    best = max(scores.values(), default=(0.0, 0.0))
+    if best[0] < _CUTOFF:
+        return ""
+    names = [repr(name) for name, score in scores.items() if score == best]
+    return f" Did you mean {' or '.join(names)}?"
+
+
+def _likeness(key: str, name: str) -> tuple[float, float]:
+    """Return how alike two dotted keys are, and what decides between equals."""
+    whole = _ratio(key, name)
+    last = _ratio(key.rpartition(".")[2], name.rpartition(".")[2])
+    return max(whole, last), whole if "." in key else 0.0
+
+
+def _ratio(a: str, b: str) -> float:
+    """Return the similarity of two names, whatever their case."""
+    return SequenceMatcher(None, a.lower(), b.lower()).ratio()
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` with nodes as dictionaries and sequences as lists."""
+    if isinstance(value, Mapping):
+        return to_dict(value)
+    return list(value) if isinstance(value, (list, tuple)) else value

@@ -53,6 +53,6 @@ def build_method(
     require_declared(cfg)
     own = translate(cfg, own_name(cfg.MODEL.ADAPTATION))
     subspace = None
-    if ADAPTATION_REGISTRY.get(own.MODEL.ADAPTATION).needs_source_subspace:
+    if ADAPTATION_REGISTRY.get(own.MODEL.ADAPTATION).needs_source_subspace(own):
         subspace = source_subspace(model, own, cfg.MODEL.ARCH, num_classes, source_batches)
     return setup_model(model, own, num_classes, subspace)

@@ -7,30 +7,25 @@ from typing import Any
 import yacs.config
 from yacs.config import CfgNode
 
-from tta_cattan.config import check_cfg, get_defaults
-from tta_cattan.config.coerce import Source, coerce
-from tta_cattan.config.tree import leaves
+from tta_cattan.config import check_cfg, declared_keys, get_defaults, leaves, method_keys, set_value
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.keys import Source
 
-# What every method reads, beside the node of its own.
-_COMMON = ("MODEL.EPISODIC", "MODEL.CLASSIFIER", "BN.STATISTICS", "BN.MOM", "BN.BLEND", "MIXED_PRECISION", "CKPT_DIR")
+_OWN_CHOICE = "auto"  # in a host: as the method's class has it
 
 
-def method_keys() -> dict[str, Any]:
-    """Return every key that one of our methods reads, with its default; a host may already have some of them."""
-    from tta_cattan.methods import ADAPTATION_REGISTRY
+def host_keys() -> dict[str, Any]:
+    """Return every key that one of our methods reads, with its default; a host may already have some of them.
 
-    nodes = {ADAPTATION_REGISTRY.get(name).config_node for name in ADAPTATION_REGISTRY.registered_names()}
-    return {
-        key: value
-        for key, value in leaves(get_defaults())
-        if key in _COMMON or key.split(".")[0] in nodes or key.startswith("OPTIM.")
-    }
+    Note: statistics that methods differ in are left to the method.
+    """
+    keys = {place: declared.default for place, declared in method_keys().items()}
+    return {**keys, "BN.STATISTICS": _OWN_CHOICE, "CKPT_DIR": declared_keys()["CKPT_DIR"].default}
 
 
 def declare(cfg: CfgNode) -> None:
     """Add the keys that ``cfg`` lacks, with our defaults; keys and values of the host stay as they are."""
-    keys = method_keys()
+    keys = host_keys()
     frozen = cfg.is_frozen()
     cfg.defrost()
     for key, default in keys.items():
@@ -49,16 +44,11 @@ def declare(cfg: CfgNode) -> None:
 
 def translate(cfg: CfgNode, method: str) -> CfgNode:
     """Return our configuration of ``method`` (our name for it) with the values that the host's ``cfg`` has."""
-    own = get_defaults()
-    given = dict(leaves(cfg))
-    for key, default in method_keys().items():
-        if key not in given:
-            continue
-        *nodes, name = key.split(".")
-        node = own
-        for part in nodes:
-            node = node[part]
-        node[name] = coerce(key, given[key], default, Source.FILE)
+    own = get_defaults(method)
+    given, keys = dict(leaves(cfg)), declared_keys()
+    for place in host_keys():
+        if place in given and (place, given[place]) != ("BN.STATISTICS", _OWN_CHOICE):
+            set_value(own, place, keys[place].accept(place, given[place], Source.FILE))
     own.MODEL.ADAPTATION = method
     check_cfg(own)
     own.freeze()

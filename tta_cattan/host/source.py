@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tta_cattan.alignment import Subspace, fit_subspace
-from tta_cattan.network.classifier import find_classifier
-from tta_cattan.network.features import iterate_features
+from tta_cattan.network.layers import find_classifier, iterate_features
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_tensors
 

@@ -94,7 +94,7 @@ def host_class(base: type, name: str, own: str, pairs: list[str]) -> type:
             cfg = translate(conf, own, pairs)
             model = copy.deepcopy(self._base_model).to(conf.device)
             classes = conf.statistics["n_classes"]
-            needs_subspace = ADAPTATION_REGISTRY.get(own).needs_source_subspace
+            needs_subspace = ADAPTATION_REGISTRY.get(own).needs_source_subspace(cfg)
             subspace = source_subspace(model, cfg, conf.model_name, classes) if needs_subspace else None
             self._model = setup_model(model, cfg, classes, subspace)
             self.model_state_dict = copy.deepcopy(self._model.state_dict())  # for the host's stochastic restore

@@ -1,25 +1,21 @@
-"""What every adaptation method shares: optimiser, reset, statistics, mixed precision, folding."""
+"""What every adaptation method shares: options, optimiser, statistics, the update, reset, folding."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+import inspect
+import math
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.methods.arguments import (
-    built_optimizer,
-    checked_batch,
-    checked_fraction,
-    checked_scale,
-    checked_steps,
-)
-from tta_cattan.methods.last_batch import LastBatch
-from tta_cattan.methods.optim import OptimizerFactory, adam, optimizer_from_cfg
-from tta_cattan.methods.safety import Safety, all_finite
-from tta_cattan.methods.update import backward, update
+from tta_cattan.methods.safety import REACTIONS, Safety, all_finite, in_range
 from tta_cattan.network.blended_statistics import blending
+from tta_cattan.network.copies import plain_copy
 from tta_cattan.network.normalization import (
     STATISTICS,
     affine_parameters,
@@ -28,8 +24,8 @@ from tta_cattan.network.normalization import (
     statistics_layers,
     use_statistics,
 )
-from tta_cattan.network.plain import plain_copy
-from tta_cattan.util.errors import chosen
+from tta_cattan.util.errors import UserError, nearest
+from tta_cattan.util.keys import Key, above, at_least, key, one_of, within
 from tta_cattan.util.precision import Precision
 from tta_cattan.util.registry import Registry
 
@@ -40,62 +36,124 @@ if TYPE_CHECKING:
 
 # Unlabelled target data as a method sees it: (indices, inputs), again and again in the same order.
 Batches = Iterable[tuple[Tensor, Tensor]]
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+OPTIMIZERS = ("Adam", "AdamW", "SGD")
+_HAS_FUSED_ADAM = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)
+
+
+@dataclass
+class Target:
+    """What a method has learnt of the present target; ``known`` is what it learnt before the first update."""
+
+    known: Any = None
 
 
 class AdaptationMethod(nn.Module):
     """A model that adapts to the unlabelled data it predicts.
 
+    A method is one class: its ``title``, its keys (declared once, for its constructor and for configs), and its verbs.
+    A subclass changes the default of an inherited key by naming it: ``lr = 1e-4``.
+
     Note: like TENT, it takes the model over: pass a copy to keep the original.
     """
 
-    title = ""  # as papers write its name; empty: the registered name
-    adapts = True  # whether forward updates anything; False needs no normalisation layers
-    needs_images = False
-    needs_source_subspace = False
-    d = 0  # directions of the target subspace that `prepare` fits; 0: there is none, or it is chosen then
-    default_lr = 1e-3  # of Adam, where no optimiser is given: TENT's
-    default_statistics = "batch"  # TENT's
-    views = 1  # rows of the model's input per sample
-    config_node: str | None = None  # the node of the config that only this method reads
+    title: ClassVar[str] = ""  # as papers write its name; empty: the registered name
+    node: ClassVar[str] = ""  # of a config, for the keys that only this method has
+    keys: ClassVar[dict[str, Key]] = {}
+    adapts: ClassVar[bool] = True  # whether forward updates anything; False needs no normalisation layers
+    needs_images: ClassVar[bool] = False
+
+    steps: int = key(1, "updates per batch", at_least(1), origin="TENT", at="OPTIM.STEPS")
+    lr: float = key(1e-3, "learning rate", at_least(0), origin="TENT", at="OPTIM.LR")
+    optimizer_name: str = key("Adam", "optimiser", one_of(*OPTIMIZERS), origin="TENT; AdamW is ours", at="OPTIM.METHOD")
+    beta: float = key(0.9, "first beta of Adam and AdamW", within(0, 1, "[)"), origin="TENT", at="OPTIM.BETA")
+    sgd_momentum: float = key(0.9, "momentum of SGD", at_least(0), origin="TENT", at="OPTIM.MOMENTUM")
+    dampening: float = key(0.0, "dampening of SGD's momentum", at_least(0), origin="TENT", at="OPTIM.DAMPENING")
+    nesterov: bool = key(True, "Nesterov momentum in SGD", origin="TENT", at="OPTIM.NESTEROV")
+    weight_decay: float = key(
+        0.0, "weight decay; the authors' code has 5e-4", at_least(0), origin="TENT", at="OPTIM.WD"
+    )
+    episodic: bool = key(False, "reset the model before each batch", origin="TENT", at="MODEL.EPISODIC")
+    classifier: str = key("", "dotted name of the final linear layer; '' = found", at="MODEL.CLASSIFIER")
+    statistics: str = key(
+        "batch",
+        "statistics of batch normalisation: 'batch' = of the current batch (TENT); 'source' = the source model's; "
+        "'running' = of the batch while adapting, which moves the running ones, and the running ones when predicting "
+        "(authors' code); 'blend' = between source and batch, nearer to the batch the further it is from the source",
+        one_of(*STATISTICS),
+        at="BN.STATISTICS",
+    )
+    statistics_momentum: float = key(
+        0.1, "momentum of the running statistics in mode 'running'", within(0, 1), origin="TENT", at="BN.MOM"
+    )
+    blend_scale: float = key(
+        0.05, "divergence from the source at which 'blend' is halfway", above(0), at="BN.BLEND_SCALE"
+    )
+    mixed_precision: bool = key(False, "automatic mixed precision where the device has it", at="MIXED_PRECISION")
+    on_collapse: str = key(
+        "report", "reaction to predictions that fall into few classes", one_of(*REACTIONS), at="SAFETY.ON_COLLAPSE"
+    )
+    on_divergence: str = key(
+        "report", "reaction to a loss that stays far above its level", one_of(*REACTIONS), at="SAFETY.ON_DIVERGENCE"
+    )
+    collapse_window: int = key(256, "predictions in which a collapse is looked for", at_least(1), at="SAFETY.WINDOW")
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls.keys = _declared_keys(cls)
+        cls.__signature__ = _signature(cls)
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        optimizer: OptimizerFactory | None = None,
-        steps: int = 1,
-        episodic: bool = False,
-        statistics: str = "auto",
-        momentum: float | None = None,
-        blend: float = 0.05,
-        mixed_precision: bool = False,
-        safety: Safety | None = None,
+        optimizer: OptimizerFactory | str | None = None,
+        num_classes: int | None = None,
+        source_subspace: Subspace | None = None,
+        **options: Any,
     ) -> None:
-        """Configure ``model``; ``optimizer`` maps parameters to any torch optimiser (default: Adam).
+        """Configure ``model``; the options are the class's keys, checked as in a config.
 
-        ``statistics="auto"`` is the method's own choice; ``momentum`` is of ``"running"``, ``blend`` of ``"blend"``.
+        ``optimizer`` is a name or maps parameters to any torch optimiser (default: Adam); ``num_classes`` helps to
+        find the classifier of a model with several linear layers; ``source_subspace`` is for methods that align. What
+        is refused is refused before ``model`` is changed.
         """
         super().__init__()
-        self.steps = checked_steps(steps)
-        self.episodic = episodic
-        statistics = self.default_statistics if statistics == "auto" else statistics
-        self.statistics = chosen("statistics", statistics, STATISTICS)
-        self.blend = checked_scale("blend", blend)
-        self.make_optimizer = optimizer or adam(self.default_lr)
+        if isinstance(optimizer, str):
+            options["optimizer_name"], optimizer = optimizer, None
+        for name, value in self.accepted_options(options).items():
+            setattr(self, name, value)
+        self.make_optimizer = optimizer or self._optimizer_by_options()
+        self.num_classes, self.source_subspace = num_classes, source_subspace
+        self.precision = Precision(self.mixed_precision)
+        self.safety = Safety(self.on_collapse, self.on_divergence, self.collapse_window)
+        self.target = Target()
         self.new_batch = True  # False at the second and later updates on one batch, which counts once
-        self.last_batch = LastBatch()
-        self.precision = Precision(mixed_precision)
-        self.safety = safety or Safety()
+        self._last_batch: tuple[weakref.ref[Tensor], int] | None = None
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.inspect(model)
+        _built_optimizer(self.make_optimizer, [nn.Parameter(torch.zeros(1))])
         self.model = self.configure_model(model)
         self.statistics_layers = statistics_layers(self.model)
-        if statistics == "running" and momentum is not None:
+        if self.statistics == "running":
             for layer in self.statistics_layers:
-                layer.momentum = checked_fraction("momentum", momentum)
+                layer.momentum = self.statistics_momentum
         self._source_state = self._adapted_state()
-        self.optimizer: torch.optim.Optimizer | None = None
-        self.restart_optimizer()
+        self.begin_target()
         # A function of the module, not a bound method or closure: copies and pickles call their own.
         self.register_load_state_dict_post_hook(_state_loaded)
+
+    @classmethod
+    def accepted_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the value of every option, given or default; refuse what the class does not have or accept."""
+        own = {name: declared for name, declared in cls.keys.items() if not declared.config_only}
+        for name in options:
+            if name not in own:
+                raise UserError(
+                    f"{cls.__name__} has no option {name!r}.{nearest(name, own)} Options: {', '.join(sorted(own))}"
+                )
+        return {name: declared.accept(name, options.get(name, declared.default)) for name, declared in own.items()}
 
     @classmethod
     def from_cfg(
@@ -106,47 +164,79 @@ class AdaptationMethod(nn.Module):
         source_subspace: Subspace | None = None,
     ) -> AdaptationMethod:
         """Build the method from a config; what is not this method's concern is ignored."""
-        return cls(
-            model,
-            optimizer=optimizer_from_cfg(cfg),
-            steps=cfg.OPTIM.STEPS,
-            episodic=cfg.MODEL.EPISODIC,
-            statistics=cfg.BN.STATISTICS,
-            momentum=cfg.BN.MOM,
-            blend=cfg.BN.BLEND,
-            mixed_precision=cfg.MIXED_PRECISION,
-            safety=Safety(cfg.SAFETY.ON_COLLAPSE, cfg.SAFETY.ON_DIVERGENCE, cfg.SAFETY.WINDOW),
-            **cls.options_from_cfg(cfg, num_classes, source_subspace),
-        )
+        options = {name: cls.value_in(cfg, name) for name, declared in cls.keys.items() if not declared.config_only}
+        subspace = cls.source_in(cfg, source_subspace)
+        return cls(model, num_classes=num_classes, source_subspace=subspace, **options)
 
     @classmethod
-    def options_from_cfg(
-        cls, cfg: CfgNode, num_classes: int | None, source_subspace: Subspace | None
-    ) -> dict[str, Any]:
-        """Return the keyword arguments that only this method has."""
-        return {}
+    def place_of(cls, name: str) -> str:
+        """Return where a config holds the option ``name``: ``OPTIM.LR``, ``CATTAN.D``."""
+        return cls.keys[name].at or f"{cls.node}.{name.upper()}"
+
+    @classmethod
+    def value_in(cls, cfg: CfgNode, name: str) -> Any:
+        """Return the value that a config has for the option ``name``."""
+        for part in cls.place_of(name).split("."):
+            cfg = cfg[part]
+        return cfg
+
+    @classmethod
+    def source_in(cls, cfg: CfgNode, given: Subspace | None) -> Subspace | None:
+        """Return the source subspace of a method that aligns: the given one, or what the config names."""
+        return None
+
+    @classmethod
+    def needs_source_subspace(cls, cfg: CfgNode) -> bool:
+        """Return whether the method, as configured, needs a subspace of the source's features."""
+        return False
+
+    def inspect(self, model: nn.Module) -> None:
+        """Look for what the method needs in ``model``, refuse what lacks it, and change nothing."""
+        require_module(model)
+        if self.adapts:
+            require_affine(model, type(self).__name__)
 
     def configure_model(self, model: nn.Module) -> nn.Module:
         """Freeze the model and free the scale and shift of its normalisation layers."""
-        require_module(model)
         # Evaluation mode: dropout and stochastic depth would make predictions random; statistics are set apart.
         model.eval()
         model.requires_grad_(False)
-        if self.adapts:
-            require_affine(model, type(self).__name__)
-            for param in affine_parameters(model)[0]:
-                param.requires_grad_(True)
+        for param in affine_parameters(model)[0] if self.adapts else []:
+            param.requires_grad_(True)
         return model
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
         """Return the parameters that are updated, and their names."""
         return affine_parameters(self.model) if self.adapts else ([], [])
 
-    def restart_optimizer(self) -> None:
-        """Begin anew with an optimiser that remembers nothing."""
+    def reset(self, keep_known: bool = False) -> None:
+        """Restore the source state, bit for bit, and forget the target; or keep what ``prepare`` learnt of it."""
+        state = self.model.state_dict(keep_vars=True)
+        with torch.no_grad():
+            for name, value in self._source_state.items():
+                state[name].copy_(value)
+        self.safety.restart()
+        self.begin_target(self.target.known if keep_known else None)
+
+    def begin_target(self, known: Any = None) -> None:
+        """Begin with a target of which nothing is known but ``known``, what ``prepare`` learnt of it."""
+        self.target = self.new_target(known)
+        self.begin_batch()
+        self.begin_updates()
+
+    def begin_batch(self) -> None:
+        """Say that what comes next is another batch, even if it is the same tensor again."""
+        self._last_batch = None
+
+    def begin_updates(self) -> None:
+        """Begin with an optimiser that remembers nothing."""
         params, _ = self.collect_params()
-        self.optimizer = built_optimizer(self.make_optimizer, params) if params else None
+        self.optimizer = _built_optimizer(self.make_optimizer, params) if params else None
         self.precision.restart()
+
+    def new_target(self, known: Any) -> Target:
+        """Return the state of a target of which only ``known`` has been learnt."""
+        return Target(known)
 
     def prepare(self, batches: Batches) -> None:
         """Learn from the whole target set before the first epoch (offline protocol)."""
@@ -159,7 +249,12 @@ class AdaptationMethod(nn.Module):
 
     def forward(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
         """Infer and adapt; the logits are those from before the last update."""
-        checked_batch(x)
+        if not isinstance(x, Tensor):
+            raise UserError(
+                f"a batch is a {type(x).__name__}: give a torch.Tensor, samples first (see torch.as_tensor)"
+            )
+        if len(x) == 0:
+            raise UserError("an empty batch was given: there is nothing to predict or to adapt to")
         if self.episodic:
             self.reset()
         self.begin_batch()
@@ -175,29 +270,26 @@ class AdaptationMethod(nn.Module):
         """
         if self.optimizer is None:
             return self.predict(x)
-        self.new_batch = self.last_batch.differs_from(x)
+        self.new_batch = self._differs_from_last(x)
         # In mode "running" the pass moves the statistics before the loss shows whether it should have.
         layers = self.statistics_layers if self.statistics == "running" else []
         moved = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
         logits, loss = self.loss_calculation(x, indices)
         value = loss.item()
-        fault = backward(loss, value, [buffer for buffer, _ in moved], self.optimizer, self.precision)
+        fault = self._backward(loss, value, [buffer for buffer, _ in moved])
         if fault:
             for buffer, before in moved:
                 buffer.copy_(before)
             restart = self.safety.skip(fault, x)
         else:
-            lost = not update(self.optimizer, self.precision)
-            restart = self.safety.lost() if lost else self.safety.watch(logits, value)
+            self.precision.step(self.optimizer)
+            in_bounds = in_range(_params(self.optimizer))
+            restart = self.safety.watch(logits, value) if in_bounds else self.safety.lost()
         self.optimizer.zero_grad()
         if restart:
             self.safety.resets += 1
-            self.start_again()
+            self.reset(keep_known=True)
         return logits.detach()
-
-    def begin_batch(self) -> None:
-        """Say that what comes next is another batch, even if it is the same tensor again."""
-        self.last_batch.forget()
 
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits of a batch and the loss to be minimised on it."""
@@ -220,8 +312,13 @@ class AdaptationMethod(nn.Module):
         """Return the logits of a batch and update nothing."""
         return self.infer(x, adapting=False)
 
+    @property
+    def views(self) -> int:
+        """Rows of the model's input per sample."""
+        return 1
+
     def infer(self, x: Tensor, adapting: bool) -> Tensor:
-        """Run the model under the method's statistics and precision; the logits are float32.
+        """Run the model under the method's statistics and precision; half precision comes back as float32.
 
         Note: one sample is no basis for statistics. It does not move running ones and is not blended in, and where a
         BatchNorm layer has no spatial extent to take them from, the whole pass uses the source's.
@@ -231,7 +328,7 @@ class AdaptationMethod(nn.Module):
         adapting = adapting and not (single and self.statistics == "running")
         use_statistics(self.statistics_layers, self.statistics, adapting)
         blended = self.statistics_layers if self.statistics == "blend" and not single else []
-        with self.precision.autocast(x.device), blending(blended, self.blend, self.views):
+        with self.precision.autocast(x.device), blending(blended, self.blend_scale, self.views):
             try:
                 logits = self.model(x)
             except ValueError as error:
@@ -239,29 +336,7 @@ class AdaptationMethod(nn.Module):
                     raise
                 use_statistics(self.statistics_layers, "source", adapting)
                 logits = self.model(x)
-        return logits.float()
-
-    def reset(self) -> None:
-        """Restore the source state, bit for bit, the optimiser's included."""
-        state = self.model.state_dict(keep_vars=True)
-        with torch.no_grad():
-            for name, value in self._source_state.items():
-                state[name].copy_(value)
-        self.begin_batch()
-        self.forget()
-        self.safety.restart()
-        self.restart_optimizer()
-
-    def start_again(self) -> None:
-        """Go back to where adaptation began, with what was learnt from the whole target set beforehand."""
-        self.reset()
-
-    def forget(self) -> None:
-        """Drop what the method itself has learnt from the target data."""
-
-    def state_loaded(self) -> None:
-        """Follow ``load_state_dict``: the optimiser's moments belong to the state that was there before."""
-        self.restart_optimizer()
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def describe(self) -> dict[str, Any]:
         """Return facts about the adapted state that belong to a result."""
@@ -279,6 +354,42 @@ class AdaptationMethod(nn.Module):
         self.training = mode
         return self
 
+    def state_loaded(self) -> None:
+        """Follow ``load_state_dict``: the optimiser's moments belong to the state that was there before."""
+        self.begin_updates()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the reference to the last batch out of copies and files."""
+        return {**self.__dict__, "_last_batch": None}
+
+    def _differs_from_last(self, x: Tensor) -> bool:
+        """Tell whether ``x`` is another batch than the last one, and remember it.
+
+        Note: hosts loop over the steps themselves, and change a sliding window in place, which the version shows.
+        """
+        version = 0 if x.is_inference() else x._version
+        last = self._last_batch
+        same = last is not None and last[0]() is x and last[1] == version
+        self._last_batch = (weakref.ref(x), version)
+        return not same
+
+    def _backward(self, loss: Tensor, value: float, statistics: list[Tensor]) -> str:
+        """Back-propagate; return what forbids an update because it is not finite, or an empty string.
+
+        ``value`` is the loss as a number, ``statistics`` the buffers that the forward pass has moved.
+        """
+        if not math.isfinite(value):
+            return "loss"
+        numbers = [buffer for buffer in statistics if buffer.is_floating_point()]
+        if numbers and not in_range(numbers):
+            return "running statistics"
+        self.precision.backward(loss, self.optimizer)
+        gradients = [param.grad for param in _params(self.optimizer) if param.grad is not None]
+        if gradients and not in_range(gradients):
+            self.precision.skip()
+            return "gradient"
+        return ""
+
     def _adapted_state(self) -> dict[str, Tensor]:
         """Copy what adaptation can change: the free parameters and the buffers of the normalisation layers."""
         moving = {id(p) for p in self.model.parameters() if p.requires_grad}
@@ -286,9 +397,78 @@ class AdaptationMethod(nn.Module):
         state = self.model.state_dict(keep_vars=True)
         return {name: value.detach().clone() for name, value in state.items() if id(value) in moving}
 
+    def _optimizer_by_options(self) -> OptimizerFactory:
+        """Return the factory of the optimiser that the options describe: the parameters come later."""
+        if self.optimizer_name != "SGD":
+            kind = getattr(torch.optim, self.optimizer_name)
+            return partial(_fused, kind, lr=self.lr, betas=(self.beta, 0.999), weight_decay=self.weight_decay)
+        return partial(
+            torch.optim.SGD,
+            lr=self.lr,
+            momentum=self.sgd_momentum,
+            dampening=self.dampening,
+            weight_decay=self.weight_decay,
+            nesterov=self.nesterov,
+        )
+
+
+def _declared_keys(cls: type[AdaptationMethod]) -> dict[str, Key]:
+    """Return the keys of a class: its own, and its base's with the defaults that it changes."""
+    keys = {}
+    for base in reversed(cls.__mro__[1:]):
+        keys.update(vars(base).get("keys", {}))
+    for name, value in list(vars(cls).items()):
+        if isinstance(value, Key):
+            keys[name] = value
+            setattr(cls, name, value.default)
+        elif name in keys:
+            keys[name] = replace(keys[name], default=keys[name].accept(f"{cls.__name__}.{name}", value))
+    return keys
+
+
+def _signature(cls: type[AdaptationMethod]) -> inspect.Signature:
+    """Return the constructor's signature with one keyword argument per key."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    given = [p for p in inspect.signature(cls.__init__).parameters.values() if p.name not in ("self", "options")]
+    options = [
+        inspect.Parameter(name, kind, default=declared.default, annotation=type(declared.default).__name__)
+        for name, declared in cls.keys.items()
+        if not declared.config_only
+    ]
+    return inspect.Signature([*given, *options])
+
+
+def _built_optimizer(make: OptimizerFactory, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimiser that a factory makes for the parameters."""
+    made: Any = make(params) if callable(make) else make
+    if made is make or not isinstance(made, torch.optim.Optimizer):
+        raise UserError(
+            f"optimizer = {type(make).__name__} {str(make)[:60]!r}: give a name ({', '.join(OPTIMIZERS)}) or a "
+            "function from parameters to a torch optimiser, such as functools.partial(torch.optim.SGD, lr=1e-3)"
+        )
+    return made
+
+
+def _fused(
+    kind: Callable[..., torch.optim.Optimizer], params: Iterable[nn.Parameter], **options: Any
+) -> torch.optim.Optimizer:
+    """Build Adam so that, on the CPU, one pass does what is ten passes over the parameters otherwise.
+
+    Note: torch has it there since 2.4. On a GPU torch chooses: with loss scaling the two differ in more than time.
+    """
+    params = list(params)
+    one_pass = _HAS_FUSED_ADAM and all(param.device.type == "cpu" for param in params)
+    return kind(params, fused=True if one_pass else None, **options)
+
+
+def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
 
 def _state_loaded(method: AdaptationMethod, incompatible_keys: Any) -> None:
     method.state_loaded()
 
+
+AdaptationMethod.keys = _declared_keys(AdaptationMethod)
 
 ADAPTATION_REGISTRY: Registry[type[AdaptationMethod]] = Registry("adaptation method")

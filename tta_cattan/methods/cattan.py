@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +10,8 @@ from torch import Tensor, nn
 
 from tta_cattan.alignment import (
     REDUCTIONS,
+    AlignedHead,
+    AlignedLayer,
     FeatureMoments,
     Subspace,
     SubspaceTracker,
@@ -19,21 +20,44 @@ from tta_cattan.alignment import (
     stability_curve,
     subspace_of_moments,
 )
-from tta_cattan.alignment.aligned_head import AlignedHead
 from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
-from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
-from tta_cattan.methods.running_balance import RunningBalance
-from tta_cattan.methods.source_check import check_source
-from tta_cattan.network.classifier import find_classifier, only_head_call, replace_module, watch_head
-from tta_cattan.network.normalization import require_affine
-from tta_cattan.util.errors import UserError, chosen
+from tta_cattan.methods.balance import FirstPredictions, RunningBalance
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches, Target
+from tta_cattan.network.layers import (
+    compose_linear,
+    effective_linear,
+    find_classifier,
+    find_layer,
+    following_linear,
+    receives,
+    replace_module,
+    same_numbers,
+)
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.keys import NOT_EMPTY, above, at_least, key, one_of, within
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-
 CENTERINGS = ("pca", "none", "shift")
 _LARGEST_FEATURES = 1e15
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What ``prepare`` learns of a target: its subspace, and what the network first said of its samples."""
+
+    subspace: Subspace
+    first: FirstPredictions
+
+
+@dataclass
+class CATTAnTarget(Target):
+    """A target's subspace, fitted beforehand (``known``) or tracked, and its running mean prediction."""
+
+    known: Prepared | None = None
+    tracker: SubspaceTracker | None = None
+    balance: RunningBalance = field(default_factory=RunningBalance)
 
 
 @ADAPTATION_REGISTRY.register("cattan")
@@ -42,246 +66,281 @@ class CATTAn(AdaptationMethod):
 
     ``L = lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB`` over the norm affines and ``Phi``. Offline, ``prepare``
     fits ``W_t`` to all target features and sets ``Phi* = W_t^T W_s``; online, ``W_t`` starts at ``W_s`` and is tracked
-    from the batches. ``source_subspace=None`` takes the row space of the classifier for ``W_s``: no source data.
+    from the batches. The features are the classifier's input, or the output of ``layer``. ``source_subspace=None``
+    takes the row space of the linear layer behind them for ``W_s``: no source data.
     """
 
     title = "CATTAn"
-    config_node = "CATTAN"
-    needs_source_subspace = True
-    default_lr = 1e-4  # the paper's
-    residual = False  # whether the source classifier stays beside the alignment
+    node = "CATTAN"
+    lr = 1e-4  # the paper's
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        source_subspace: Subspace | None = None,
-        d: int = 0,
-        lambda_lr: float = 0.025,
-        lambda_cb: float = 1.0,
-        lambda_align: float = 1.0,
-        centering: str = "pca",
-        align_reduction: str = "sum",
-        class_balance: str = "bce",
-        kappa: float = 0.9,
-        confidence: str = "hlr",
-        phi_lr: float = 1.0,
-        delta: float = 0.1,
-        epsilon: float = 1e6,
-        decay: float = 1.0,
-        prior: float = 200.0,
-        classifier: str = "",
-        num_classes: int | None = None,
-        **options: Any,
-    ) -> None:
-        require_affine(model, "CATTAn")  # before the model is changed
-        self.classifier = find_classifier(model, classifier, num_classes)
-        head = AlignedHead(model.get_submodule(self.classifier), self.residual)
-        source = classifier_subspace(head.weight) if source_subspace is None else source_subspace
-        self.source = check_source(source, head.in_features, d, centering).to(head.weight.device)
-        self.d, self.delta, self.epsilon = d, delta, epsilon
-        self.centering = chosen("centering", centering, CENTERINGS)
-        self.decay, self.prior, self.phi_lr = decay, prior, phi_lr
-        self.lambda_lr, self.lambda_cb, self.lambda_align = lambda_lr, lambda_cb, lambda_align
-        self.align_reduction = chosen("align_reduction", align_reduction, REDUCTIONS)
-        self.class_balance = chosen("class_balance", class_balance, (*CLASS_BALANCE, "running"))
-        self.balance = RunningBalance(kappa)
-        self.confidence = CONFIDENCE[chosen("confidence", confidence, CONFIDENCE)]
-        super().__init__(replace_module(model, self.classifier, head), **options)
-        self.forget()
-        self.restart_optimizer()
+    d: int = key(0, "dimension of the subspaces; 0 = chosen by the stability rule", at_least(0), origin="paper")
+    layer: str = key("", "module whose output is aligned; '' = the input of the classifier")
+    lambda_lr: float = key(0.025, "weight of the confidence loss", at_least(0), origin="paper")
+    lambda_cb: float = key(1.0, "weight of the class balance", at_least(0), origin="paper")
+    lambda_align: float = key(1.0, "weight of the alignment cost", at_least(0), origin="paper")
+    source_basis: str = key(
+        "auto",
+        "'auto' = the file in CKPT_DIR, fitted and cached where the benchmark has source data; 'classifier' = row "
+        "space of the classifier, no source data; otherwise a file",
+        NOT_EMPTY,
+        role="model",
+        config_only=True,
+    )
+    centering: str = key(
+        "pca",
+        "'pca' = centred basis, no mean subtracted when projecting (paper); 'none' = uncentred SVD (authors' code); "
+        "'shift' = centred and mean-shifted",
+        one_of(*CENTERINGS),
+    )
+    align_reduction: str = key(
+        "sum", "alignment cost as 'sum' (paper) or 'mean' (authors' code)", one_of(*REDUCTIONS), origin="paper"
+    )
+    class_balance: str = key(
+        "bce",
+        "'bce' = binary cross-entropy to the uniform prior (paper); 'entropy' = mean entropy minus entropy of the mean "
+        "prediction (authors' code, with LAMBDA_CB 0.2); 'running' = divergence of the running mean prediction from "
+        "the uniform prior",
+        one_of(*CLASS_BALANCE, "running"),
+        origin="paper",
+    )
+    kappa: float = key(
+        0.9, "share of the past in the running mean prediction", within(0, 1, "[)"), origin="Mummadi et al."
+    )
+    confidence: str = key(
+        "hlr", "'hlr' = hard likelihood ratio (paper), 'slr' = soft, 'entropy'", one_of(*CONFIDENCE), origin="paper"
+    )
+    phi_lr: float = key(1.0, "learning rate of Phi, as a multiple of OPTIM.LR", at_least(0))
+    residual: bool = key(False, "keep the unaligned features beside what Phi has learnt")
+    delta: float = key(0.1, "failure probability in the stability rule", within(0, 1, "()"), origin="paper")
+    epsilon: float = key(1e6, "tolerance in the stability rule", above(0), origin="paper")
+    decay: float = key(1.0, "weight that past batches keep at each new batch in the tracker", within(0, 1, "(]"))
+    prior: float = key(200.0, "samples that the source subspace counts for at the tracker's start", at_least(0))
+
+    target: CATTAnTarget
 
     @classmethod
-    def options_from_cfg(
-        cls, cfg: CfgNode, num_classes: int | None, source_subspace: Subspace | None
-    ) -> dict[str, Any]:
-        node = cfg.CATTAN
-        if source_subspace is None and node.SOURCE_BASIS == "auto":
+    def needs_source_subspace(cls, cfg: CfgNode) -> bool:
+        """Return whether the config asks for a basis fitted to source data."""
+        return cls.value_in(cfg, "source_basis") != "classifier"
+
+    @classmethod
+    def source_in(cls, cfg: CfgNode, given: Subspace | None) -> Subspace | None:
+        """Return the source subspace that a config names; None stands for the classifier's row space."""
+        choice = cls.value_in(cfg, "source_basis")
+        if given is not None or choice == "classifier":
+            return given
+        if choice == "auto":
             raise UserError(
-                "CATTAn needs a source subspace: pass source_subspace=fit_subspace(source_features), set "
-                "CATTAN.SOURCE_BASIS to a file that `tta-cattan fit-source` wrote, or to 'classifier' "
-                "where there is no source data"
+                f"{cls.title} needs a source subspace: pass source_subspace=fit_subspace(source_features), set "
+                f"{cls.node}.SOURCE_BASIS to a file that `tta-cattan fit-source` wrote, or to 'classifier' where there "
+                "is no source data"
             )
-        if source_subspace is None and node.SOURCE_BASIS != "classifier":
-            source_subspace = Subspace.load(node.SOURCE_BASIS)
-        return {
-            "source_subspace": source_subspace,
-            "d": node.D,
-            "lambda_lr": node.LAMBDA_LR,
-            "lambda_cb": node.LAMBDA_CB,
-            "lambda_align": node.LAMBDA_ALIGN,
-            "centering": node.CENTERING,
-            "align_reduction": node.ALIGN_REDUCTION,
-            "class_balance": node.CLASS_BALANCE,
-            "confidence": node.CONFIDENCE,
-            "phi_lr": node.PHI_LR,
-            "delta": node.DELTA,
-            "epsilon": node.EPSILON,
-            "decay": node.DECAY,
-            "prior": node.PRIOR,
-            "classifier": cfg.MODEL.CLASSIFIER,
-            "num_classes": num_classes,
-        }
+        return Subspace.load(choice)
+
+    def inspect(self, model: nn.Module) -> None:
+        """Find the layer to align and the source subspace, and build the aligned layer beside the model."""
+        super().inspect(model)
+        self.follower: str | None = None  # the linear layer behind an aligned inner layer
+        source = self.source_subspace
+        if self.layer:
+            inner = find_layer(model, self.layer)
+            self.follower = following_linear(model, self.layer)
+            if source is None:
+                source = classifier_subspace(self._follower_weight(model))
+            like = next(model.parameters())
+            self._check_source(source, None)
+            self._new = AlignedLayer(inner, source.dim, like, self.residual)
+            self.aligned_name = self.layer
+        else:
+            self.aligned_name = find_classifier(model, self.classifier, self.num_classes)
+            self._new = AlignedHead(model.get_submodule(self.aligned_name), self.residual)
+            source = classifier_subspace(self._new.weight) if source is None else source
+            self._check_source(source, self._new.in_features)
+        self.source = source.to(self._new.like.device)
+        self._follower_checked = False
+
+    def configure_model(self, model: nn.Module) -> nn.Module:
+        """Put the aligned layer in its place."""
+        model = super().configure_model(replace_module(model, self.aligned_name, self._new))
+        del self._new
+        return model
 
     @property
-    def head(self) -> AlignedHead:
-        """The classifier with its alignment."""
-        return self.model.get_submodule(self.classifier)
+    def aligned(self) -> AlignedHead | AlignedLayer:
+        """The layer with the alignment."""
+        return self.model.get_submodule(self.aligned_name)
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
         """Return the affines of the normalisation layers and ``Phi``."""
         params, names = self.affine_params()
-        if self.head.phi is not None:
-            params.append(self.head.phi)
-            names.append(f"{self.classifier}.phi".lstrip("."))
+        if self.aligned.phi is not None:
+            params.append(self.aligned.phi)
+            names.append(f"{self.aligned_name}.phi".lstrip("."))
         return params, names
 
     def affine_params(self) -> tuple[list[nn.Parameter], list[str]]:
-        """Return what adapts before the head."""
+        """Return what adapts beside ``Phi``."""
         return super().collect_params()
 
-    def restart_optimizer(self) -> None:
-        """Begin anew, with ``Phi`` at ``phi_lr`` times the learning rate of the rest."""
-        super().restart_optimizer()
-        group, phi = self.optimizer.param_groups[0], self.head.phi
+    def begin_target(self, known: Prepared | None = None) -> None:
+        """Start from ``Phi*`` of the subspace that ``prepare`` fitted, or, without one, as the plain source model."""
+        if known is not None:
+            self._align(known.subspace)
+        else:
+            # Only a placeholder of Phi: where d is open, one direction is enough until the rule has chosen.
+            source = self._source_basis(self.d or 1)
+            self.aligned.align(source, source, enabled=False)
+        super().begin_target(known)
+
+    def begin_updates(self) -> None:
+        """Begin with an optimiser that remembers nothing, ``Phi`` at ``phi_lr`` times the rate of the rest."""
+        super().begin_updates()
+        group, phi = self.optimizer.param_groups[0], self.aligned.phi
         if phi is not None and self.phi_lr != 1:
             group["params"] = [param for param in group["params"] if param is not phi]
             self.optimizer.add_param_group({"params": [phi], "lr": self.phi_lr * group["lr"]})
 
-    def forget(self) -> None:
-        """Drop the target subspace: until the next target data the head is the plain source classifier."""
-        self.tracker: SubspaceTracker | None = None
-        self.prepared: Subspace | None = None
-        self.balance.forget()
-        # Only a placeholder of Phi: where d is open, one direction is enough until the rule has chosen.
-        source = self._source_basis(self.d or 1)
-        self.head.align(source, source, enabled=False)
+    def new_target(self, known: Prepared | None) -> CATTAnTarget:
+        """Return a target without a tracker and without a running mean prediction."""
+        return CATTAnTarget(known, balance=RunningBalance(self.kappa))
 
     def state_loaded(self) -> None:
         """Go on with the alignment that was loaded; what was tracked before belongs to another one."""
-        self.tracker = None
+        self.target.tracker = None
         super().state_loaded()
 
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
         """Fit ``W_t`` to the features of all batches, choose d where it is open, and set ``Phi`` to ``Phi*``."""
-        moments = FeatureMoments(self.head.in_features, self.head.weight.device)
+        aligned = self.aligned
+        moments, first = FeatureMoments(aligned.in_features, aligned.like.device), FirstPredictions()
         for indices, x in batches:
             logits, features = self.logits_and_features(x, adapting=False)
-            self.seen_first(logits, indices)
+            first.add(logits, indices)
             moments.update(features.float())
         target = subspace_of_moments(moments, self.d or None, center=self.centering != "none")
         d = self.d or self._rule(target.eigenvalues, target.count)
-        self.prepared = target.truncate(d)
-        self._start_alignment(self.prepared)
-
-    def seen_first(self, logits: Tensor, indices: Tensor) -> None:
-        """Learn what else a method wants to know of the batches of ``prepare``."""
-
-    def start_again(self) -> None:
-        """Go back to ``Phi*`` of the target subspace from ``prepare``, or to the source where it is tracked."""
-        prepared = self.prepared
-        self.reset()
-        if prepared is not None:
-            self.prepared = prepared
-            self._start_alignment(prepared)
+        self.begin_target(Prepared(target.truncate(d), first))
 
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits and the loss.
 
         Note: without a target subspace from ``prepare`` the batch first moves the tracked one, and its logits see that.
         """
-        if not self.head.enabled:
+        if not self.aligned.enabled:
             self._start_tracking()
-        with self._tracking():
-            logits, _ = self.logits_and_features(x, adapting=True)
+        logits, _ = self.logits_and_features(x, adapting=True)
         return logits, self.guarded_loss(logits)
 
     def logits_and_features(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
-        """Return the logits of a batch and what entered the classifier, which must be the model's last step."""
-        with watch_head(self.head) as calls:
+        """Return the logits of a batch and the features that are aligned, as rows."""
+        tracking = adapting and self.target.tracker is not None and self.new_batch
+        if self.layer and not self._follower_checked:
+            self._check_follower(x)
+        with self.aligned.observed(self._absorb if tracking else None) as calls:
             logits = self.infer(x, adapting)
-        return logits, only_head_call(calls, logits, self.classifier).features
+        problem = None
+        if len(calls) != 1:
+            problem = f"was called {len(calls)} times in one forward pass"
+        elif not self.layer and calls[0][0].ndim != 2:
+            problem = f"receives features of shape {tuple(calls[0][0].shape)}, not (batch, D)"
+        elif not self.layer and not same_numbers(calls[0][1], logits):
+            problem = "is not the last step: the model's output differs from it"
+        if problem:
+            remedy = (
+                f"name another layer ({self.node}.LAYER, layer=)"
+                if self.layer
+                else "so it is not the model's classifier: name the linear layer with MODEL.CLASSIFIER (classifier=), "
+                "or choose a method that needs none (tent, tent_plus, norm, ip)"
+            )
+            raise UserError(f"the layer {self.aligned_name!r} {problem}; {remedy}")
+        return logits, calls[0][0].flatten(0, -2)
 
     def loss(self, logits: Tensor) -> Tensor:
         """``L = lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB``."""
-        loss = self.lambda_lr * self.confidence(logits) + self.lambda_cb * self.balance_loss(logits)
-        return loss + self.lambda_align * self.head.cost(self.align_reduction)
+        loss = self.lambda_lr * CONFIDENCE[self.confidence](logits) + self.lambda_cb * self.balance_loss(logits)
+        return loss + self.lambda_align * self.aligned.cost(self.align_reduction)
 
     def balance_loss(self, logits: Tensor) -> Tensor:
         """``L_CB`` of a batch, or the divergence of the running mean prediction."""
         if self.class_balance == "running":
-            return self.balance(logits, self.new_batch)
+            return self.target.balance(logits, self.new_batch)
         return CLASS_BALANCE[self.class_balance](logits)
 
     @torch.no_grad()
     def predict_bypassed(self, x: Tensor) -> Tensor:
         """Return the logits of a batch without the alignment; the adapted normalisation stays."""
-        enabled, self.head.enabled = self.head.enabled, False
+        aligned = self.aligned
+        enabled, aligned.enabled = aligned.enabled, False
         try:
             return self.predict(x)
         finally:
-            self.head.enabled = enabled
+            aligned.enabled = enabled
 
     def describe(self) -> dict[str, Any]:
         """Add the dimensions of the alignment, the origin of the source basis and what the rule of d compares."""
-        d_target, d_source = self.head.optimum.shape
+        d_target, d_source = self.aligned.optimum.shape
         basis = "data" if self.source.count else "classifier"
         facts = {**super().describe(), "d_target": d_target, "d_source": d_source, "source_basis": basis}
-        if self.prepared is not None:
-            target, n = self.prepared.eigenvalues, self.prepared.count
-            facts["dimension"] = stability_curve(self._source_spectrum(), target, n, self.delta, self.epsilon)
+        if self.target.known is not None:
+            subspace = self.target.known.subspace
+            facts["dimension"] = stability_curve(
+                self._source_spectrum(), subspace.eigenvalues, subspace.count, self.delta, self.epsilon
+            )
         return facts
 
     def fold(self) -> nn.Module:
-        """Return a plain copy of the source architecture with the alignment folded into its linear classifier."""
+        """Return a plain copy of the source architecture with the alignment folded into the linear layer behind it."""
+        if self.layer and (self.follower is None or not self._follower_checked):
+            raise UserError(
+                f"the alignment at {self.layer!r} cannot be folded: no linear layer or 1x1 convolution receives its "
+                "output directly (known after the first batch); align at a layer that one follows"
+            )
         plain = super().fold()
-        linear = plain.get_submodule(self.classifier).fold()
-        return replace_module(plain, self.classifier, linear.requires_grad_(False).eval())
+        aligned = plain.get_submodule(self.aligned_name)
+        if isinstance(aligned, AlignedHead):
+            return replace_module(plain, self.aligned_name, aligned.fold())
+        plain = replace_module(plain, self.aligned_name, aligned.inner)
+        folded = compose_linear(plain.get_submodule(self.follower), *aligned.linear_map())
+        return replace_module(plain, self.follower, folded.requires_grad_(False).eval())
 
-    def _start_alignment(self, target: Subspace) -> None:
+    def _align(self, target: Subspace) -> None:
         """Align a target subspace with the source's, from the closed form."""
         shifted = self.centering == "shift"
-        self.head.align(
+        self.aligned.align(
             target.basis,
             self._source_basis(target.d),
             target_mean=target.mean if shifted else None,
             source_mean=self.source.mean if shifted else None,
         )
-        self.restart_optimizer()
 
     def _start_tracking(self) -> None:
         """Begin at the source subspace, before any target data was seen."""
         d = self.d or self._rule(self.source.eigenvalues, self.source.count)
-        source = self.source.to(self.head.weight.device)
-        self.tracker = SubspaceTracker(source, d, self.centering != "none", self.decay, self.prior)
-        self._start_alignment(Subspace(self.tracker.basis, self.tracker.energy, self.tracker.mean, 0, source.centered))
-
-    @contextmanager
-    def _tracking(self) -> Iterator[None]:
-        """Let the features that enter the head move the target subspace first, where it is tracked."""
-        if self.tracker is None or not self.new_batch:
-            yield
-            return
-        handle = self.head.register_forward_pre_hook(lambda _, args: self._absorb(args[0]))
-        try:
-            yield
-        finally:
-            handle.remove()
+        source = self.source.to(self.aligned.like.device)
+        tracker = SubspaceTracker(source, d, self.centering != "none", self.decay, self.prior)
+        self.target.tracker = tracker
+        self._align(Subspace(tracker.basis, tracker.energy, tracker.mean, 0, source.centered))
+        self.begin_updates()
 
     def _absorb(self, features: Tensor) -> None:
+        """Let the features of a batch move the tracked subspace before they pass the alignment."""
+        rows = features.flatten(0, -2)
         # None of it belongs to a subspace: the step on a NaN is skipped, another shape is refused after the pass, and
         # squares of larger features would overflow.
-        if features.ndim != 2 or not torch.linalg.vector_norm(features.float()) < _LARGEST_FEATURES:
+        misplaced = not self.layer and features.ndim != 2
+        if misplaced or not torch.linalg.vector_norm(rows.float()) < _LARGEST_FEATURES:
             return
+        tracker = self.target.tracker
         with torch.autocast(features.device.type, enabled=False):  # in bfloat16 the basis would not stay orthonormal
-            basis = self.tracker.update(features.float())
-            mean = self.tracker.mean if self.centering == "shift" else None
-            self.head.move_target(basis, self._source_basis(basis.shape[1]), mean)
+            basis = tracker.update(rows.float())
+            mean = tracker.mean if self.centering == "shift" else None
+            self.aligned.move_target(basis, self._source_basis(basis.shape[1]), mean)
 
     def _source_basis(self, d: int) -> Tensor:
         """Return ``W_s``: the first d directions, or the classifier's whole row space."""
-        basis = self.source.basis.to(self.head.weight.device)
+        basis = self.source.basis.to(self.aligned.like.device)
         return basis[:, :d] if self.source.count else basis
 
     def _rule(self, target_eigenvalues: Tensor, n_target: int) -> int:
@@ -296,3 +355,66 @@ class CATTAn(AdaptationMethod):
         """Return the source eigenvalues that the rule may look at; the classifier's row space has none."""
         # The rule looks one eigenvalue past d; a file may hold more eigenvalues than directions.
         return self.source.eigenvalues[: self.source.d + 1] if self.source.count else None
+
+    def _follower_weight(self, model: nn.Module) -> Tensor:
+        if self.follower is None:
+            raise UserError(
+                f"no linear layer follows {self.layer!r}, so it has no row space to stand in for the source basis: "
+                "pass source_subspace, fitted to source features of that layer (`tta-cattan fit-source`)"
+            )
+        return effective_linear(model.get_submodule(self.follower))[0].flatten(1)
+
+    def _check_follower(self, x: Tensor) -> None:
+        """See whether the linear layer behind the aligned one receives its output; without source data it must."""
+        self._follower_checked = True
+        if self.follower is None:
+            return
+        with receives(self.model, self.aligned_name, self._inner_name(self.follower)) as connected, torch.no_grad():
+            self.infer(x, adapting=False)
+        if connected:
+            return
+        if not self.source.count:
+            raise UserError(
+                f"the linear layer {self.follower!r} does not receive the output of {self.layer!r} directly, so its "
+                "row space says nothing about it: pass source_subspace, fitted to source features of that layer"
+            )
+        self.follower = None
+
+    def _inner_name(self, name: str) -> str:
+        """Return the name, inside ``self.model``, of a module of the given network."""
+        return name
+
+    def _check_source(self, source: Subspace, dim: int | None) -> None:
+        """Refuse a source subspace that does not fit the features, the layer, d or the form of centring."""
+        if not isinstance(source, Subspace):
+            raise UserError(
+                f"source_subspace is {type(source).__name__} {str(source)[:60]!r}: give a Subspace, from "
+                "fit_subspace(features) or Subspace.load(file)"
+            )
+        centering = f"{self.node}.CENTERING = {self.centering!r}"
+        if dim is not None and source.dim != dim:
+            raise UserError(
+                f"the source subspace is of {source.dim} features and the classifier takes {dim}: it was made for "
+                "another model or layer. Make one for this model with `tta-cattan fit-source`"
+            )
+        if source.count == 0:
+            if self.centering == "shift":
+                raise UserError(f"{centering} needs the mean source feature, which the classifier's row space lacks")
+            return
+        if source.layer is not None and source.layer != self.layer:
+            raise UserError(
+                f"the source subspace was fitted at layer {source.layer or 'input of the classifier'!r}, and "
+                f"{self.node}.LAYER is {self.layer!r}: fit one at this layer with `tta-cattan fit-source`"
+            )
+        if self.d > source.d:
+            raise UserError(
+                f"{self.node}.D = {self.d}: the source subspace holds {source.d} directions; lower d or fit more"
+            )
+        if source.centered != (self.centering != "none"):
+            made = "centred (PCA)" if source.centered else "uncentred"
+            raise UserError(f"{centering}, but the source subspace is {made}: fit it with the same centring")
+        if self.centering == "shift" and source.mean is None:
+            raise UserError(
+                f"{centering} needs the mean source feature, and this source subspace was saved without it: fit it "
+                "anew or choose 'pca'"
+            )

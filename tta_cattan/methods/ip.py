@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 
 from tta_cattan.losses import CONFIDENCE
-from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
-from tta_cattan.methods.running_balance import RunningBalance
+from tta_cattan.methods.balance import RunningBalance
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Target
 from tta_cattan.network.input_transform import TransformedModel, image_channels, transformed_parameters
-from tta_cattan.util.errors import UserError, chosen
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.keys import at_least, key, one_of, within
 
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
-    from tta_cattan.alignment import Subspace
+@dataclass
+class IPTarget(Target):
+    """The running mean prediction."""
+
+    balance: RunningBalance = field(default_factory=RunningBalance)
 
 
 @ADAPTATION_REGISTRY.register("ip")
@@ -23,54 +27,39 @@ class IP(AdaptationMethod):
     """Adapt an input transformation and the normalisation affines; the running mean prediction is kept uniform."""
 
     title = "IP"
+    node = "IP"
     needs_images = True
-    config_node = "IP"
+    lambda_lr: float = key(0.025, "weight of the likelihood ratio", at_least(0), origin="Mummadi et al.")
+    confidence: str = key(
+        "hlr", "'hlr' = hard likelihood ratio, 'slr' = soft", one_of("hlr", "slr"), origin="Mummadi et al."
+    )
+    kappa: float = key(
+        0.9, "share of the past in the running mean prediction", within(0, 1, "[)"), origin="Mummadi et al."
+    )
+    width: int = key(16, "channels of the input transformation", at_least(1))
+    depth: int = key(2, "convolutions of the input transformation", at_least(1))
+    target: IPTarget
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        lambda_lr: float = 0.025,
-        confidence: str = "hlr",
-        kappa: float = 0.9,
-        width: int = 16,
-        depth: int = 2,
-        **options: Any,
-    ) -> None:
-        self._shape = {"channels": image_channels(model), "width": width, "depth": depth}
-        super().__init__(model, **options)
-        self.lambda_lr = lambda_lr
-        self.confidence = CONFIDENCE[chosen("confidence", confidence, CONFIDENCE)]
-        self.balance = RunningBalance(kappa)
-
-    @classmethod
-    def options_from_cfg(
-        cls, cfg: CfgNode, num_classes: int | None, source_subspace: Subspace | None
-    ) -> dict[str, Any]:
-        return {
-            "lambda_lr": cfg.IP.LAMBDA_LR,
-            "confidence": cfg.IP.CONFIDENCE,
-            "kappa": cfg.IP.KAPPA,
-            "width": cfg.IP.WIDTH,
-            "depth": cfg.IP.DEPTH,
-        }
+    def inspect(self, model: nn.Module) -> None:
+        """Find the channels of the images that the model takes."""
+        self._channels = image_channels(model)
+        super().inspect(model)
 
     def configure_model(self, model: nn.Module) -> nn.Module:
         """Put the input transformation, the identity at first, before the configured model."""
-        model = super().configure_model(model)
-        return TransformedModel.of(model, **self._shape)
+        return TransformedModel.of(super().configure_model(model), self._channels, self.width, self.depth)
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
         """Return the affines of the model's normalisation layers and the whole transformation."""
         return transformed_parameters(self.model)
 
-    def forget(self) -> None:
-        """Drop the running mean prediction."""
-        self.balance.forget()
+    def new_target(self, known: Any) -> IPTarget:
+        """Return a target without a running mean prediction."""
+        return IPTarget(known, RunningBalance(self.kappa))
 
     def loss(self, logits: Tensor) -> Tensor:
         """``L = KL(m || uniform) + lambda_lr L_lr`` with the running mean prediction ``m``."""
-        return self.balance(logits, self.new_batch) + self.lambda_lr * self.confidence(logits)
+        return self.target.balance(logits, self.new_batch) + self.lambda_lr * CONFIDENCE[self.confidence](logits)
 
     def predict_bypassed(self, x: Tensor) -> Tensor:
         """Return the logits of a batch without the input transformation; the adapted normalisation stays."""

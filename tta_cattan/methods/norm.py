@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
@@ -16,7 +14,8 @@ class Norm(AdaptationMethod):
     title = "Norm"
     adapts = False
 
-    def __init__(self, model: nn.Module, **options: Any) -> None:
-        # Without updates nothing would move the running statistics: the other modes would be Source again.
-        statistics = "blend" if options.get("statistics") == "blend" else "batch"
-        super().__init__(model, **{**options, "statistics": statistics})
+    def inspect(self, model: nn.Module) -> None:
+        """Without updates nothing would move the running statistics: the other modes would be Source again."""
+        super().inspect(model)
+        if self.statistics != "blend":
+            self.statistics = "batch"

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tta_cattan.util.errors import UserError, chosen
-
 logger = logging.getLogger(__name__)
 
 REACTIONS = ("report", "reset")
@@ -41,11 +39,7 @@ class Safety:
     """
 
     def __init__(self, on_collapse: str = "report", on_divergence: str = "report", window: int = 256) -> None:
-        self.on_collapse = chosen("on_collapse", on_collapse, REACTIONS)
-        self.on_divergence = chosen("on_divergence", on_divergence, REACTIONS)
-        if window < 1:
-            raise UserError(f"window = {window}: class collapse is looked for in at least 1 prediction")
-        self.window = window
+        self.on_collapse, self.on_divergence, self.window = on_collapse, on_divergence, window
         self.skipped_steps = self.collapses = self.divergences = self.resets = 0
         self.restart()
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tta_cattan.losses import information_maximization
-from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
-from tta_cattan.network.classifier import find_classifier, only_head_call, watch_head
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches, Target
+from tta_cattan.network.layers import find_classifier, only_head_call, watch_head
 from tta_cattan.util.errors import UserError
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
-
-    from tta_cattan.alignment import Subspace
+from tta_cattan.util.keys import at_least, key
 
 
 def centroid_features(features: Tensor) -> Tensor:
@@ -60,6 +56,13 @@ def pseudo_labels(batches: Iterable[tuple[Tensor, Tensor]], rounds: int = 2) -> 
     return torch.cat(labels)
 
 
+@dataclass
+class ShotTarget(Target):
+    """Pseudo-labels by sample (offline, ``known``), or the running sums of the centroids (online)."""
+
+    sums: Tensor | None = None
+
+
 @ADAPTATION_REGISTRY.register()
 class Shot(AdaptationMethod):
     """``L = information maximisation + lambda_pl x cross-entropy`` to pseudo-labels.
@@ -69,45 +72,18 @@ class Shot(AdaptationMethod):
     """
 
     title = "SHOT"
-    config_node = "SHOT"
+    node = "SHOT"
+    lambda_pl: float = key(0.3, "weight of the cross-entropy to the pseudo-labels", at_least(0), origin="SHOT")
+    target: ShotTarget
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        lambda_pl: float = 0.3,
-        rounds: int = 2,
-        classifier: str = "",
-        num_classes: int | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(model, **options)
-        self.lambda_pl = lambda_pl
-        self.rounds = rounds
-        self.classifier = find_classifier(model, classifier, num_classes)
-        self.forget()
+    def inspect(self, model: nn.Module) -> None:
+        """Find the classifier, whose input are the features of the centroids."""
+        super().inspect(model)
+        self.classifier = find_classifier(model, self.classifier, self.num_classes)
 
-    @classmethod
-    def options_from_cfg(
-        cls, cfg: CfgNode, num_classes: int | None, source_subspace: Subspace | None
-    ) -> dict[str, Any]:
-        return {
-            "lambda_pl": cfg.SHOT.LAMBDA_PL,
-            "rounds": cfg.SHOT.ROUNDS,
-            "classifier": cfg.MODEL.CLASSIFIER,
-            "num_classes": num_classes,
-        }
-
-    def forget(self) -> None:
-        """Drop the pseudo-labels and the centroids."""
-        self.labels: dict[int, int] = {}
-        self.sums: Tensor | None = None
-
-    def start_again(self) -> None:
-        """Go back to the source with the labels of this epoch: they were taken before its updates."""
-        labels = self.labels
-        self.reset()
-        self.labels = labels
+    def new_target(self, known: dict[int, int] | None) -> ShotTarget:
+        """Return a target with the labels of the present epoch, which were taken before its updates."""
+        return ShotTarget(known)
 
     @torch.no_grad()
     def start_epoch(self, batches: Batches) -> None:
@@ -121,13 +97,13 @@ class Shot(AdaptationMethod):
             if not indices:
                 raise UserError("no target data to take pseudo-labels from: the batches are empty")
 
-        labels = pseudo_labels(passes(), self.rounds)
-        self.labels = dict(zip(torch.cat(indices).tolist(), labels.tolist(), strict=True))
+        labels = pseudo_labels(passes())
+        self.target.known = dict(zip(torch.cat(indices).tolist(), labels.tolist(), strict=True))
 
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits and ``IM + lambda_pl CE(pseudo-labels)``."""
         features, logits = self._features_and_logits(x, adapting=True)
-        if self.labels and indices is not None:
+        if self.target.known and indices is not None:
             labels = torch.tensor([self._label_of(i) for i in indices.tolist()], device=logits.device)
         else:
             labels = self._label_batch(features.detach(), logits.detach())
@@ -137,18 +113,19 @@ class Shot(AdaptationMethod):
     def _label_batch(self, features: Tensor, logits: Tensor) -> Tensor:
         """Add a batch to the running centroids and label it by them."""
         z = centroid_features(features)
-        if self.new_batch or self.sums is None:
+        target = self.target
+        if self.new_batch or target.sums is None:
             sums = centroid_sums(z, logits.softmax(1))
-            self.sums = sums if self.sums is None else self.sums + sums
-        return nearest_centroid(z, self.sums)
+            target.sums = sums if target.sums is None else target.sums + sums
+        return nearest_centroid(z, target.sums)
 
     def _label_of(self, index: int) -> int:
-        if index not in self.labels:
+        if index not in self.target.known:
             raise UserError(f"sample {index} has no pseudo-label: start_epoch did not see it; give it all batches")
-        return self.labels[index]
+        return self.target.known[index]
 
     def _features_and_logits(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
         with watch_head(self.model.get_submodule(self.classifier)) as calls:
             logits = self.infer(x, adapting)
         call = only_head_call(calls, logits, self.classifier)
-        return call.features.float(), logits
+        return call.features.to(logits.dtype), logits

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
@@ -16,5 +14,7 @@ class Source(AdaptationMethod):
     title = "Source"
     adapts = False
 
-    def __init__(self, model: nn.Module, **options: Any) -> None:
-        super().__init__(model, **{**options, "statistics": "source"})
+    def inspect(self, model: nn.Module) -> None:
+        """Use the source's statistics whatever is asked for."""
+        super().inspect(model)
+        self.statistics = "source"

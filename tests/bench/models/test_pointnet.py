@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from small_networks import adam
 from torch import nn
 
 from tta_cattan.alignment import fit_subspace
@@ -14,9 +15,7 @@ from tta_cattan.bench.models.architectures import ARCHITECTURES
 from tta_cattan.bench.models.pointnet import AdaptiveNodes, PointNet
 from tta_cattan.bench.models.points import ball_query, farthest_points
 from tta_cattan.methods import ADAPTATION_REGISTRY
-from tta_cattan.methods.optim import adam
-from tta_cattan.network.classifier import find_classifier
-from tta_cattan.network.features import iterate_features
+from tta_cattan.network.layers import find_classifier, iterate_features
 
 METHODS = ("source", "norm", "tent", "tent_plus", "shot", "cattan")
 

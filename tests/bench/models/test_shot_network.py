@@ -13,8 +13,7 @@ from tta_cattan.bench.models.architectures import find_architecture
 from tta_cattan.bench.models.zoo import check_arch, load_model
 from tta_cattan.config import load_cfg
 from tta_cattan.methods import ADAPTATION_REGISTRY
-from tta_cattan.network.classifier import effective_linear, find_classifier
-from tta_cattan.network.features import iterate_features
+from tta_cattan.network.layers import effective_linear, find_classifier, iterate_features
 from tta_cattan.util.errors import UserError
 
 pytest.importorskip("timm")

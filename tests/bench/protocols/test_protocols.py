@@ -96,8 +96,8 @@ def test_offline_reports_the_predictions_of_the_last_epoch(name, statistics):
 def test_offline_gives_shot_the_places_of_its_samples():
     method = build("shot")
     run_offline(method, stream(), epochs=1)
-    assert sorted(method.labels) == list(range(N))
-    assert method.sums is None, "the labels of the epoch were not used"
+    assert sorted(method.target.known) == list(range(N))
+    assert method.target.sums is None, "the labels of the epoch were not used"
 
 
 def test_methods_that_do_not_adapt_see_the_data_once():

@@ -66,7 +66,7 @@ def test_cattan_refits_on_the_least_confident_and_adapts_on_all(seen):
     updates = [samples for kind, samples in seen if kind == "update"]
     assert len(updates) == 2 * 2 * 4 and updates[:8] == updates[8:], "the same epochs over all samples"
     assert sorted(chain(*updates[:4])) == list(range(N))
-    assert not torch.equal(first.head.target_basis, second.head.target_basis)
+    assert not torch.equal(first.aligned.target_basis, second.aligned.target_basis)
 
 
 @pytest.mark.parametrize("name", ["tent", "shot"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tta_cattan.bench.results.published import published, published_benchmarks
-from tta_cattan.config.defaults import CORRUPTIONS
+from tta_cattan.config import CORRUPTIONS
 from tta_cattan.methods import ADAPTATION_REGISTRY
 
 METHOD = Path(__file__).parents[4] / "shared" / "method.md"

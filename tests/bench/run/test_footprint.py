@@ -6,7 +6,7 @@ import torch
 from small_networks import build, images, network
 from torch import nn
 
-from tta_cattan.bench.run.footprint import stored_bytes, tent_bytes
+from tta_cattan.bench.run.cost import stored_bytes, tent_bytes
 from tta_cattan.methods import Tent
 from tta_cattan.methods.source import Source
 
@@ -34,13 +34,13 @@ def test_ip_keeps_its_transformation_twice_and_the_mean_prediction():
     method = build("ip")
     method(images(8, 0))
     transform = size(*method.model.transform.state_dict().values())
-    assert stored_bytes(method) - tent_bytes(network()) == 2 * transform + size(method.balance.mean)
+    assert stored_bytes(method) - tent_bytes(network()) == 2 * transform + size(method.target.balance.mean)
 
 
 def test_cattan_keeps_the_bases_and_phi():
     method = build("cattan")
     method.prepare([(torch.arange(24), images(24, 0))])
-    head = method.head
+    head = method.aligned
     kept = size(head.phi, head.target_basis, head.projected, head.offset, head.optimum)
-    kept += sum(size(s.basis, s.eigenvalues, s.mean) for s in (method.source, method.prepared))
+    kept += sum(size(s.basis, s.eigenvalues, s.mean) for s in (method.source, method.target.known.subspace))
     assert stored_bytes(method) - tent_bytes(network()) == kept

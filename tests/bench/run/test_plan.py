@@ -10,8 +10,7 @@ from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.run import plan
 from tta_cattan.bench.run.plan import Job, cell_fingerprint, plan_cells, plan_rows, seeds
 from tta_cattan.bench.run.setting import check_alike
-from tta_cattan.config import get_defaults, load_cfg
-from tta_cattan.config.tree import leaves
+from tta_cattan.config import get_defaults, leaves, load_cfg
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.util.errors import UserError
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tta_cattan.bench.run.plan import plan_rows
-from tta_cattan.bench.run.sweep import Sweep, parse_sweeps
+from tta_cattan.bench.run.plan import Sweep, parse_sweeps, plan_rows
 from tta_cattan.util.errors import UserError
 
 CFG = "cfgs/digits_c/cattan.yaml"

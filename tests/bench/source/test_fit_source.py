@@ -21,7 +21,7 @@ from tta_cattan.bench.source.model import source_model
 from tta_cattan.bench.source.subspace import default_path, source_subspace
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
-from tta_cattan.network.features import iterate_features
+from tta_cattan.network.layers import iterate_features
 from tta_cattan.util.errors import UserError
 
 CFG = "cfgs/digits_c/cattan.yaml"

@@ -13,7 +13,7 @@ from tta_cattan.bench.models.checkpoints import load_weights
 from tta_cattan.bench.models.input_normalization import with_normalization
 from tta_cattan.bench.models.libraries import downloaded, import_timm
 from tta_cattan.bench.models.zoo import LoadedModel, check_arch, resolve_device
-from tta_cattan.network.classifier import find_classifier, replace_module
+from tta_cattan.network.layers import find_classifier, replace_module
 from tta_cattan.util.errors import UserError, chosen
 from tta_cattan.util.upstream.torchvision import import_torchvision
 

@@ -11,11 +11,9 @@ from tta_cattan.bench.data import benchmark_of
 from tta_cattan.bench.data.adaptation import DomainBenchmark
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import Summary, summarise
-from tta_cattan.bench.run.plan import Row, plan_rows
+from tta_cattan.bench.run.plan import Row, Sweep, plan_rows, sweeps_of
 from tta_cattan.bench.run.sources import plan_sources, run_sources, run_trained
-from tta_cattan.bench.run.sweep import Sweep, sweeps_of
-from tta_cattan.config import load_cfg
-from tta_cattan.config.tree import leaves
+from tta_cattan.config import leaves, load_cfg
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode

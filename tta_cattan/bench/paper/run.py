@@ -19,9 +19,8 @@ from tta_cattan.bench.paper.study import Study
 from tta_cattan.bench.paper.swept import present_sweep
 from tta_cattan.bench.report.extra import need
 from tta_cattan.bench.results.tables import METHOD_NAMES
-from tta_cattan.bench.run.plan import seeds
+from tta_cattan.bench.run.plan import Sweep, parse_sweeps, seeds
 from tta_cattan.bench.run.setting import is_defined
-from tta_cattan.bench.run.sweep import Sweep, parse_sweeps
 from tta_cattan.config import find_config, load_cfg
 from tta_cattan.util.errors import UserError
 

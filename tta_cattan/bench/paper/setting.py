@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from tta_cattan.config.tree import leaves
+from tta_cattan.config import leaves
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode

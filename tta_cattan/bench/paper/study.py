@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tta_cattan.bench.results.published import published_benchmarks
-from tta_cattan.config.find import shipped_folder
-from tta_cattan.config.load import read_yaml
+from tta_cattan.config import read_yaml, shipped_folder
 from tta_cattan.util.errors import UserError, chosen, nearest
 
 KINDS = ("table", "sweep", "options", "dimension", "recovery")

@@ -19,7 +19,7 @@ from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.identity import RUN_FILE
 from tta_cattan.bench.results.predictions import predictions_path, read_predictions
 from tta_cattan.bench.results.store import RESULTS_FILE, Record, ResultsStore
-from tta_cattan.config.tree import leaves
+from tta_cattan.config import leaves
 from tta_cattan.util.errors import UserError
 
 logger = logging.getLogger(__name__)

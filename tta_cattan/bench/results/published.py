@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tta_cattan.config.defaults import CORRUPTIONS
+from tta_cattan.config import CORRUPTIONS
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from tta_cattan.bench.data import Stream
 from tta_cattan.bench.data.sampling import limited
 from tta_cattan.bench.protocols import run_offline, run_online
 from tta_cattan.bench.results.store import Cell, Record
-from tta_cattan.bench.run.cost import Meter
-from tta_cattan.bench.run.footprint import stored_bytes
+from tta_cattan.bench.run.cost import Meter, stored_bytes
 from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.recovery import recovery_cell
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.methods import AdaptationMethod, setup_model
-from tta_cattan.network.sharing import copy_for_adaptation, own_free_parameters
+from tta_cattan.network.copies import copy_for_adaptation, own_free_parameters
 from tta_cattan.util.progress import progress
 
 

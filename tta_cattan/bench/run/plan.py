@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -11,22 +12,67 @@ from typing import TYPE_CHECKING, Any
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.identity import fingerprint, versions
 from tta_cattan.bench.results.store import Cell
-from tta_cattan.bench.run.sweep import Sweep, method_nodes, sweeps_of
-from tta_cattan.config import load_cfg, to_dict
-from tta_cattan.config.tree import leaves
+from tta_cattan.config import get_defaults, key_names, leaves, load_cfg, method_keys, own_keys, suggestion
+from tta_cattan.config.declared import SHARED
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-# Keys that say where things lie or which cells are asked for, not what a cell's value is; the weights that RNG_SEED and
-# CKPT_PATH lead to are in the model's hash.
-_IRRELEVANT = (
-    "BN.EPS", "CKPT_DIR", "CUDNN", "DATA_DIR", "DESC", "DEVICE", "LOG_DEST", "LOG_TIME", "RNG_SEED", "SAVE_DIR",
-    "SEEDS", "SOURCE", "CORRUPTION.SEVERITY", "CORRUPTION.TYPE", "MODEL.CKPT_PATH", "TEST.NUM_WORKERS",
-    "CATTAN.SOURCE_BASIS", "DATA.TARGET", "RECOVERY.TAU", "RECOVERY.FALLBACK",
-)  # fmt: skip
+_FIT = "it is fixed when a subspace is fitted; make files with `tta-cattan fit-source` and sweep CATTAN.SOURCE_BASIS"
+# What one run has one of, what has an option of its own, and what a file in CKPT_DIR would silently overrule.
+_REFUSED = {
+    "SOURCE.PER_CLASS": _FIT,
+    "DATA.SOURCE_DIR": _FIT,
+    "MODEL.ADAPTATION": "compare methods with --methods",
+    "SAVE_DIR": "a run has one folder",
+    "LOG_DEST": "a run has one log",
+}
+_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[(]*[\])])")
+# What decides the value of a cell besides the weights, the subspace and the files, which are known by their hashes.
+_DECIDING = ("data", "method", "protocol")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A key and the texts of its settings."""
+
+    key: str
+    settings: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Sweep:
+        """Return the sweep that ``KEY=a,b,c`` spells; a setting that is itself a list stands in brackets."""
+        key, equals, settings = text.partition("=")
+        values = tuple(value.strip() for value in _COMMA_OUTSIDE_BRACKETS.split(settings))
+        if not equals or not all(values):
+            raise UserError(f"--sweep {text!r}: give KEY=a,b,c, e.g. CATTAN.D=64,128,256")
+        if key in _REFUSED:
+            raise UserError(f"--sweep {text!r}: {key} cannot be swept: {_REFUSED[key]}")
+        keys = dict(leaves(get_defaults()))
+        if key not in keys:
+            known = key in key_names(get_defaults())
+            hint = " It is a group of keys" if known else suggestion(key, keys)
+            raise UserError(f"--sweep {text!r}: there is no key {key!r}.{hint}")
+        return cls(key, values)
+
+
+def parse_sweeps(texts: Iterable[str], overrides: Sequence[Any] = ()) -> list[Sweep]:
+    """Return one sweep per text, refusing a key that is given twice, in sweeps or also as an override."""
+    sweeps: list[Sweep] = []
+    for text in texts:
+        sweep = Sweep.parse(text)
+        if sweep.key in [other.key for other in sweeps] or sweep.key in overrides[::2]:
+            raise UserError(f"--sweep {text!r}: {sweep.key} is given twice")
+        sweeps.append(sweep)
+    return sweeps
+
+
+def sweeps_of(method: str, sweeps: Iterable[Sweep]) -> list[Sweep]:
+    """Return the sweeps that ``method`` can notice: the keys of other methods alone would only repeat it."""
+    own = own_keys(method)
+    return [sweep for sweep in sweeps if sweep.key in own]
 
 
 @dataclass(frozen=True)
@@ -60,8 +106,8 @@ def plan_rows(
 ) -> list[Row]:
     """Return the rows of a comparison: each method, under each combination of the settings that concern it.
 
-    Note: a method's config is its own file beside ``path`` where there is one, otherwise ``path``:
-    ``--methods tent,cattan --cfg cfgs/imagenet_c/cattan.yaml`` gives TENT the settings of ``tent.yaml``.
+    Note: a method's config is its own file beside ``path`` where there is one, else the folder's ``base.yaml``, else
+    ``path``: ``--methods tent,cattan --cfg cfgs/imagenet_c/cattan.yaml`` gives TENT the settings of ``tent.yaml``.
     """
     rows = []
     for method, file in _method_files(path, overrides, methods):
@@ -91,10 +137,10 @@ def _method_files(
     files = []
     for method in methods or [load_cfg(path, overrides).MODEL.ADAPTATION]:
         ADAPTATION_REGISTRY.get(method)
-        sibling = None if path is None else Path(path).with_name(f"{method.lower()}.yaml")
         # A file speaks for the method that it names, whatever stands beside it.
-        beside = method.lower() != own and sibling is not None and sibling.is_file()
-        files.append((method.lower(), sibling if beside else path))
+        candidates = [] if path is None or method.lower() == own else [f"{method.lower()}.yaml", "base.yaml"]
+        beside = [file for name in candidates if (file := Path(path).with_name(name)).is_file()]
+        files.append((method.lower(), beside[0] if beside else path))
     return files
 
 
@@ -110,14 +156,13 @@ def cell_fingerprint(
 
     Note: the keys of other methods are left out, so that changing one method repeats no cell of another.
     """
-    config = to_dict(cfg)
-    protocol = [] if cfg.TEST.PROTOCOL == "recovery" else ["RECOVERY"]
-    for key in (*_IRRELEVANT, *method_nodes(cfg.MODEL.ADAPTATION), *protocol):
-        node, _, leaf = key.rpartition(".")
-        (config.get(node, {}) if node else config).pop(leaf, None)
+    own = {**SHARED, **method_keys(cfg.MODEL.ADAPTATION)}
+    deciding = {place for place, declared in own.items() if declared.role in _DECIDING}
+    if cfg.TEST.PROTOCOL != "recovery":
+        deciding -= {place for place in deciding if place.startswith("RECOVERY.")}
     return fingerprint(
         {
-            "config": config,
+            "config": {place: value for place, value in leaves(cfg) if place in deciding},
             "model": model_hash,
             "subspace": subspace_hash or "",
             "data": dict(data),

@@ -16,7 +16,7 @@ from tta_cattan.bench.data.sampling import per_class
 from tta_cattan.bench.models.zoo import resolve_device, untrained_model
 from tta_cattan.bench.run.plan import Row
 from tta_cattan.methods import ADAPTATION_REGISTRY, setup_model
-from tta_cattan.network.classifier import find_classifier
+from tta_cattan.network.layers import find_classifier
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def rehearse(cfg: CfgNode, model: nn.Module, benchmark: Benchmark, subspace: Sub
 
     Note: a source subspace that is yet to be fitted is stood in for by one of as many directions as it will have.
     """
-    needed = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION).needs_source_subspace
-    if needed and subspace is None and cfg.CATTAN.SOURCE_BASIS == "auto":
+    method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
+    if method.needs_source_subspace(cfg) and subspace is None and method.value_in(cfg, "source_basis") == "auto":
         name = find_classifier(model, cfg.MODEL.CLASSIFIER, benchmark.num_classes)
         subspace = _stand_in(cfg, model.get_submodule(name).in_features, benchmark)
     setup_model(copy.deepcopy(model), cfg, benchmark.num_classes, subspace)

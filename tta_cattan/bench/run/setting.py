@@ -13,13 +13,12 @@ from tta_cattan.alignment import Subspace
 from tta_cattan.bench.data import Benchmark, benchmark_of
 from tta_cattan.bench.models.checkpoints import read_checkpoint
 from tta_cattan.bench.models.zoo import LoadedModel, check_arch, resolve_device
-from tta_cattan.bench.run.footprint import tent_bytes
+from tta_cattan.bench.run.cost import tent_bytes
 from tta_cattan.bench.run.plan import Row, cell_fingerprint
 from tta_cattan.bench.run.rehearsal import rehearse
-from tta_cattan.bench.run.sweep import method_nodes
 from tta_cattan.bench.source.model import require_trained, source_model
 from tta_cattan.bench.source.subspace import check_source_basis, source_subspace
-from tta_cattan.config.tree import leaves
+from tta_cattan.config import leaves, shared_keys
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_tensors
@@ -27,16 +26,10 @@ from tta_cattan.util.files import sha256_tensors
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-# What the rows of one comparison have in common, unless it is swept, by the start of the key.
-_SHARED = (
-    "CKPT_DIR", "CORRUPTION.", "DATA.", "DATA_DIR", "DEVICE", "MODEL.ARCH", "MODEL.CKPT_PATH", "RNG_SEED", "SAVE_DIR",
-    "SEEDS", "SOURCE.", "TEST.", "MIXED_PRECISION", "BN.",
-)  # fmt: skip
-# What neither the data nor the source model depends on: rows of a sweep that differ in these alone share both.
-_OF_ADAPTATION = (
-    "TEST.", "OPTIM.", "BN.", "MIXED_PRECISION", "SEEDS", "MODEL.EPISODIC", "MODEL.CLASSIFIER", "DATA.LIMIT",
-    "DATA.FRACTION",
-)  # fmt: skip
+# What the rows of one comparison have in common, unless it is swept.
+_SHARED_ROLES = ("data", "model", "protocol", "selection", "place", "seed")
+# What the data and the source model depend on: rows of a sweep that differ in nothing else share both.
+_SOURCE_ROLES = ("data", "model", "selection", "place")
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,7 @@ def check_files(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
         read_checkpoint(path)
     for row, benchmark in zip(rows, benchmarks, strict=True):
         require_trained(row.cfg, benchmark)
-        if ADAPTATION_REGISTRY.get(row.method).needs_source_subspace:
+        if ADAPTATION_REGISTRY.get(row.method).needs_source_subspace(row.cfg):
             check_source_basis(row.cfg, benchmark)
 
 
@@ -102,7 +95,7 @@ def prepare_settings(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> li
             models[key] = by_hash.setdefault(loaded.sha256, loaded)
         rehearse(row.cfg, models[key].model, benchmark)
         subspace = None
-        if ADAPTATION_REGISTRY.get(row.method).needs_source_subspace:
+        if ADAPTATION_REGISTRY.get(row.method).needs_source_subspace(row.cfg):
             subspace = source_subspace(row.cfg, models[key], benchmark)
             rehearse(row.cfg, models[key].model, benchmark, subspace)
         settings.append(Setting(benchmark, models[key], resolve_device(row.cfg.DEVICE), subspace))
@@ -119,16 +112,16 @@ def subspace_hash(subspace: Subspace | None) -> str | None:
 
 def _data_key(row: Row) -> str:
     """Return what tells the data and source model of a row from those of the others."""
-    apart = _OF_ADAPTATION + tuple(f"{node}." for node in method_nodes())
-    return repr([change for change in row.changes if not change[0].startswith(apart)])
+    deciding = shared_keys(*_SOURCE_ROLES)
+    return repr([change for change in row.changes if change[0] in deciding])
 
 
 def check_alike(first: Row, other: Row) -> None:
     """Refuse to compare methods whose files ask for other data, another model or another protocol."""
     one, two = dict(leaves(first.cfg)), dict(leaves(other.cfg))
     swept = dict(other.changes)
-    for key in one:
-        if key.startswith(_SHARED) and one[key] != two[key] and key not in swept:
+    for key in shared_keys(*_SHARED_ROLES):
+        if one[key] != two[key] and key not in swept:
             raise UserError(
                 f"{first.method} has {key} = {one[key]!r} and {other.method} has {two[key]!r}: "
                 f"methods are compared on one thing at a time; give {key} on the command line"

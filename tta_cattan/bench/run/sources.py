@@ -10,10 +10,9 @@ from typing import Any
 
 from tta_cattan.bench.data.adaptation import DomainBenchmark
 from tta_cattan.bench.results.store import Record
-from tta_cattan.bench.run.plan import Row, plan_rows
+from tta_cattan.bench.run.plan import Row, Sweep, plan_rows
 from tta_cattan.bench.run.runner import Outcome, run
 from tta_cattan.bench.run.setting import check_rows
-from tta_cattan.bench.run.sweep import Sweep
 from tta_cattan.bench.source.model import ensure_trained
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from tta_cattan.bench.data.sampling import per_class
 from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.models.zoo import LoadedModel, resolve_device
 from tta_cattan.bench.source.distributed import ALONE, Workers, reduce_moments
-from tta_cattan.network.classifier import find_classifier
-from tta_cattan.network.features import iterate_features
+from tta_cattan.network.layers import find_classifier, iterate_features
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 from tta_cattan.util.progress import progress

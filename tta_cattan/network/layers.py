@@ -1,8 +1,8 @@
-"""Finding the linear layer that a classifier ends in, and what flows into it."""
+"""Finding layers of a network and watching what flows through them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -66,8 +66,8 @@ def _declared_classifier(model: nn.Module, linears: dict[str, nn.Linear]) -> str
     return None
 
 
-def effective_linear(module: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    """Return the weight and bias that a linear layer applies, weight normalisation of either style resolved."""
+def effective_linear(module: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Return the weight and bias that a linear layer or convolution applies, weight normalisation resolved."""
     weight = module.weight
     for hook in module._forward_pre_hooks.values():
         # The hook of torch.nn.utils.weight_norm refreshes `weight` at the next forward only.
@@ -75,6 +75,8 @@ def effective_linear(module: nn.Linear) -> tuple[Tensor, Tensor | None]:
             weight = hook.compute_weight(module)
     bias = None if module.bias is None else module.bias.detach()
     weight = weight.detach()
+    if not isinstance(module, nn.Linear):
+        return weight, bias
     with torch.no_grad():
         probe = torch.linspace(-1, 1, 2 * module.in_features).to(weight).reshape(2, -1)
         if not torch.allclose(module(probe), F.linear(probe, weight, bias), rtol=1e-3, atol=1e-3):
@@ -92,6 +94,85 @@ def replace_module(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
     parent, _, child = name.rpartition(".")
     setattr(model.get_submodule(parent), child, new)
     return model
+
+
+def find_layer(model: nn.Module, name: str) -> nn.Module:
+    """Return the submodule ``name``, or say which there are."""
+    modules = dict(model.named_modules())
+    if not name or name not in modules:
+        children = ", ".join(name for name, _ in model.named_children())
+        raise UserError(
+            f"layer = {name!r} is not a module of {type(model).__name__}.{nearest(name, modules)} At its top it has "
+            f"{children or 'none'}"
+        )
+    return modules[name]
+
+
+def following_linear(model: nn.Module, name: str) -> str | None:
+    """Return the first linear layer or 1x1 convolution that is registered behind the module ``name``."""
+    behind = False
+    for other, module in model.named_modules():
+        if other == name:
+            behind = True
+        elif behind and not other.startswith(f"{name}.") and _is_pointwise(module):
+            return other
+    return None
+
+
+def _is_pointwise(module: nn.Module) -> bool:
+    """Tell whether a module is a linear map of the channels, position by position."""
+    if isinstance(module, nn.Linear):
+        return not isinstance(module, NonDynamicallyQuantizableLinear)
+    return (
+        isinstance(module, (nn.Conv1d, nn.Conv2d))
+        and set(module.kernel_size) == {1}
+        and set(module.padding) == {0}
+        and module.groups == 1
+    )
+
+
+@contextmanager
+def receives(model: nn.Module, name: str, follower: str) -> Iterator[list[bool]]:
+    """Give a list that is not empty after a pass in which ``follower`` took the very output of ``name``."""
+    outputs: list[Tensor] = []
+    connected: list[bool] = []
+
+    def compare(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if (
+            outputs
+            and args[0].numel() == outputs[-1].numel()
+            and same_numbers(args[0].flatten(), outputs[-1].flatten())
+        ):
+            connected.append(True)
+
+    handles = [
+        model.get_submodule(name).register_forward_hook(lambda _, args, output: outputs.append(output)),
+        model.get_submodule(follower).register_forward_pre_hook(compare),
+    ]
+    try:
+        yield connected
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def compose_linear(module: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """Return the linear layer or 1x1 convolution that equals ``z -> module(z weight^T + bias)``."""
+    own, own_bias = effective_linear(module)
+    rows = own.flatten(1)
+    composed = (rows @ weight).reshape(own.shape)
+    shift = None if bias is None else rows @ bias
+    shift = own_bias if shift is None else shift if own_bias is None else own_bias + shift
+    if isinstance(module, nn.Linear):
+        new: nn.Module = nn.Linear(module.in_features, module.out_features, shift is not None)
+    else:
+        new = type(module)(module.in_channels, module.out_channels, 1, stride=module.stride, bias=shift is not None)
+    new = new.to(own)
+    new.weight.copy_(composed)
+    if shift is not None:
+        new.bias.copy_(shift)
+    return new
 
 
 @dataclass
@@ -120,7 +201,7 @@ def only_head_call(calls: list[HeadCall], output: Tensor, name: str) -> HeadCall
         problem = f"was called {len(calls)} times in one forward pass"
     elif calls[0].features.ndim != 2:
         problem = f"receives features of shape {tuple(calls[0].features.shape)}, not (batch, D)"
-    elif not _same(calls[0].logits, output):
+    elif not same_numbers(calls[0].logits, output):
         problem = "is not the last step: the model's output differs from it"
     if problem:
         raise UserError(
@@ -129,9 +210,20 @@ def only_head_call(calls: list[HeadCall], output: Tensor, name: str) -> HeadCall
     return calls[0]
 
 
-def _same(logits: Tensor, output: Tensor) -> bool:
+def same_numbers(logits: Tensor, output: Tensor) -> bool:
     """Tell whether two tensors hold the same numbers (NaN included), whatever their precision."""
     if logits.shape != output.shape:
         return False
     same_memory = logits.data_ptr() == output.data_ptr() and logits.stride() == output.stride()
     return same_memory or torch.allclose(logits.to(output.dtype), output, 0, 0, equal_nan=True)
+
+
+@torch.no_grad()
+def iterate_features(model: nn.Module, classifier: str, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield the features (n x D) of each batch of inputs, by the model in evaluation mode."""
+    model.eval()
+    head = model.get_submodule(classifier)
+    for x in inputs:
+        with watch_head(head) as calls:
+            output = model(x)
+        yield only_head_call(calls, output, classifier).features

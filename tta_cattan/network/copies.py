@@ -1,4 +1,4 @@
-"""A plain copy of an adapted model, which needs nothing of this package."""
+"""Copies of a model: plain ones that need nothing of this package, and ones that share all but what adapts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 
 from torch import nn
 
-from tta_cattan.network.normalization import statistics_layers
+from tta_cattan.network.normalization import affine_parameters, statistics_layers
 from tta_cattan.util.errors import UserError
 
 
@@ -39,3 +39,26 @@ def _use_batch_statistics(model: nn.Module) -> None:
     for layer in statistics_layers(model):
         layer.track_running_stats = False
         layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+
+
+def copy_for_adaptation(model: nn.Module) -> nn.Module:
+    """Return a copy with parameters of its own for the normalisation layers, and the memory of all others shared.
+
+    Note: a shared parameter is an object of its own, so that freeing or replacing it does not reach ``model``; what is
+    freed must be made the copy's by ``own_free_parameters`` before it is updated in place.
+    """
+    updated = {id(param) for param in affine_parameters(model)[0]}
+    memo = {
+        id(param): nn.Parameter(param.detach(), requires_grad=False)
+        for param in model.parameters()
+        if id(param) not in updated
+    }
+    return copy.deepcopy(model, memo)
+
+
+def own_free_parameters(adapted: nn.Module, model: nn.Module) -> None:
+    """Give ``adapted`` its own memory for every parameter that takes gradients and lies in that of ``model``."""
+    shared = {param.data_ptr() for param in model.parameters()}
+    for param in adapted.parameters():
+        if param.requires_grad and param.data_ptr() in shared:
+            param.data = param.data.clone()

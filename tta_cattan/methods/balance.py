@@ -1,4 +1,4 @@
-"""What the network said of the target's samples before it had learnt from them."""
+"""What a method knows of the target's class frequencies: the running mean prediction, and the first predictions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 
 import torch
 from torch import Tensor
+
+from tta_cattan.losses import divergence_from_uniform
 
 OVERCONFIDENCE = 1.5  # errors per error that a network expects to make; 1.4 to 1.7 on shifted data, docs/study.md
 
@@ -23,8 +25,30 @@ def balanced_limit(doubt: Tensor, n: int, classes: int) -> Tensor:
     return OVERCONFIDENCE * doubt + math.sqrt((classes - 1) / (2 * math.pi * n))
 
 
+class RunningBalance:
+    """``KL(m || uniform)`` of the running mean prediction ``m <- kappa m + (1 - kappa) mean(softmax(y))``.
+
+    Note: the gradient flows through the present batch's share of the mean only, so that a small batch, whose own mean
+    says little about the balance, moves little.
+    """
+
+    def __init__(self, kappa: float = 0.9) -> None:
+        self.kappa = kappa
+        self.past: Tensor | None = None  # the running mean before the present batch
+        self.mean: Tensor | None = None
+
+    def __call__(self, logits: Tensor, new_batch: bool) -> Tensor:
+        """Take in a batch of logits, unless it is the last one again, and return the divergence."""
+        if new_batch:
+            self.past = self.mean
+        batch = logits.softmax(1).mean(0)
+        mean = batch if self.past is None else self.kappa * self.past + (1 - self.kappa) * batch
+        self.mean = mean.detach()
+        return divergence_from_uniform(mean)
+
+
 class FirstPredictions:
-    """Whether the first predictions allow that the classes are balanced, and how many of them have changed."""
+    """Whether the first predictions are consistent with balanced classes, and how many of them have changed since."""
 
     def __init__(self) -> None:
         nothing = torch.empty(0, dtype=torch.long)

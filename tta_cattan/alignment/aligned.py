@@ -1,0 +1,319 @@
+"""Subspace alignment: the closed form, its cost, and layers that pass their features through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from tta_cattan.network.layers import effective_linear
+from tta_cattan.util.errors import UserError
+
+REDUCTIONS = ("sum", "mean")
+_ALIGNMENT = ("phi", "target_basis", "target_mean", "readout", "offset", "optimum")
+
+
+def closed_form(target_basis: Tensor, source_basis: Tensor) -> Tensor:
+    """``Phi* = W_t^T W_s``, the minimiser of ``||W_t Phi - W_s||_F^2`` (d_t x d_s)."""
+    return target_basis.T @ source_basis
+
+
+def alignment_cost(phi: Tensor, optimum: Tensor, dim: int, reduction: str = "sum") -> Tensor:
+    """``||W_t Phi - W_s||_F^2 = ||Phi - Phi*||^2 + d_s - ||Phi*||^2`` in O(d^2), orthonormal bases assumed.
+
+    ``reduction="mean"`` divides by the D x d_s entries of ``W_s`` (the authors' code).
+    """
+    fixed = optimum.detach().flatten()
+    cost = _SquaredDistance.apply(phi, optimum) + (optimum.shape[1] - torch.dot(fixed, fixed))
+    return cost / (dim * optimum.shape[1]) if reduction == "mean" else cost
+
+
+class _SquaredDistance(torch.autograd.Function):
+    """``||Phi - Phi*||^2``, whose gradient ``2 (Phi - Phi*)`` is one pass over the difference that the value needs."""
+
+    @staticmethod
+    def forward(ctx: Any, phi: Tensor, optimum: Tensor) -> Tensor:
+        difference = phi - optimum
+        ctx.save_for_backward(difference)
+        return torch.dot(difference.flatten(), difference.flatten())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (difference,) = ctx.saved_tensors
+        return difference * (2 * gradient), None
+
+
+def project_classifier(
+    weight: Tensor, bias: Tensor | None, source_basis: Tensor, source_mean: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return ``W_s^T H^T`` (d_s x C) and the bias ``b + m_s H^T``: the classifier in the source subspace."""
+    if source_mean is not None:
+        shift = source_mean @ weight.T
+        bias = shift if bias is None else bias + shift
+    return source_basis.T @ weight.T, bias
+
+
+def fold_alignment(
+    target_basis: Tensor, phi: Tensor, readout: Tensor, bias: Tensor | None, target_mean: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the weight (K x D) and bias (K) of the one linear layer that equals the alignment and its readout.
+
+    ``((Z - m_t) W_t Phi) R + b = Z F + b - m_t F`` with ``F = W_t Phi R``; for a classifier ``R = W_s^T H^T``.
+    """
+    folded = target_basis @ (phi @ readout)
+    if target_mean is not None:
+        shift = target_mean @ folded
+        bias = -shift if bias is None else bias - shift
+    return folded.T.contiguous(), bias
+
+
+class Aligned(nn.Module):
+    """Features ``z`` seen through the alignment: ``((z - m_t) W_t) Phi R + r`` with a fixed readout ``R``.
+
+    The readout of a layer is ``R = W_s^T, r = m_s``; that of a linear classifier ``h(z) = z H^T + b`` is
+    ``R = W_s^T H^T, r = b + m_s H^T``, so that no D x D product is ever formed. While ``enabled`` is False the features
+    go their plain way. With ``residual`` the plain way stays and only what ``Phi`` has learnt is added,
+    ``plain(z) + (z W_t) (Phi - Phi*) R``: nothing of a feature is lost.
+
+    It is a module, not a hook, so that ``deepcopy``, ``state_dict`` and ``load_state_dict(strict=True)`` carry the
+    alignment along, whatever its dimensions.
+    """
+
+    def __init__(self, like: Tensor, residual: bool = False) -> None:
+        """``like`` gives the device and precision of the alignment."""
+        super().__init__()
+        self.residual = residual
+        self.enabled = False
+        self.register_buffer("like", like.detach().new_empty(0), persistent=False)
+        self.register_parameter("phi", None)
+        for name in _ALIGNMENT[1:]:
+            self.register_buffer(name, None)
+        self._calls: list[tuple[Tensor, Tensor]] | None = None
+        self._before: Callable[[Tensor], None] | None = None
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the features of an input, their channels in the last place."""
+        return x
+
+    def restored(self, aligned: Tensor) -> Tensor:
+        """Return aligned features in the place where the rest of the network expects their channels."""
+        return aligned
+
+    def plain(self, features: Tensor) -> Tensor:
+        """Return what the features become without the alignment."""
+        raise NotImplementedError
+
+    def read_out(self, source_basis: Tensor, source_mean: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return ``R`` (d_s x K) and ``r`` (K)."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def align(
+        self,
+        target_basis: Tensor,
+        source_basis: Tensor,
+        target_mean: Tensor | None = None,
+        source_mean: Tensor | None = None,
+        enabled: bool = True,
+    ) -> None:
+        """Set the alignment to its closed form ``Phi* = W_t^T W_s``; ``phi`` becomes a new parameter."""
+        target_basis, source_basis = target_basis.to(self.like), source_basis.to(self.like)
+        means = [None if mean is None else mean.to(self.like) for mean in (target_mean, source_mean)]
+        self.target_basis, self.target_mean = target_basis.clone(), means[0]
+        readout, offset = self.read_out(source_basis, means[1])
+        # Clones: torch would register a classifier's bias a second time, as a parameter of this name.
+        self.readout, self.offset = readout.clone(), None if offset is None else offset.clone()
+        self.optimum = closed_form(target_basis, source_basis)
+        self.phi = nn.Parameter(self.optimum.clone())
+        self.enabled = enabled
+
+    @torch.no_grad()
+    def move_target(self, target_basis: Tensor, source_basis: Tensor, target_mean: Tensor | None = None) -> None:
+        """Exchange ``W_t`` for a basis of the same size: ``Phi <- Phi*' + W_t'^T W_t (Phi - Phi*)``.
+
+        Note: only what was learnt is carried over; carrying ``Phi`` itself would lose a part of ``W_s`` at every move.
+        """
+        target_basis, source_basis = target_basis.to(self.like), source_basis.to(self.like)
+        learnt = target_basis.T @ (self.target_basis @ (self.phi - self.optimum))
+        self.target_basis.copy_(target_basis)
+        self.optimum.copy_(closed_form(target_basis, source_basis))
+        self.phi.copy_(self.optimum + learnt)
+        if target_mean is not None and self.target_mean is not None:
+            self.target_mean.copy_(target_mean)
+
+    def cost(self, reduction: str = "sum") -> Tensor:
+        """Return the alignment cost ``||W_t Phi - W_s||_F^2``."""
+        return alignment_cost(self.phi, self.optimum, len(self.target_basis), reduction)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the network makes of the aligned features."""
+        features = self.features(x)
+        if self._before is not None:
+            self._before(features)
+        result = self.restored(self._aligned(features) if self.enabled else self.plain(features))
+        if self._calls is not None:
+            self._calls.append((features, result))
+        return result
+
+    def _aligned(self, features: Tensor) -> Tensor:
+        if self.residual:
+            learnt = features @ self.target_basis @ ((self.phi - self.optimum) @ self.readout)
+            return self.plain(features) + learnt
+        if self.target_mean is not None:
+            features = features - self.target_mean
+        result = features @ self.target_basis @ self.phi @ self.readout
+        return result if self.offset is None else result + self.offset
+
+    @contextmanager
+    def observed(self, before: Callable[[Tensor], None] | None = None) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Collect (features, result) of each call in the block; ``before`` sees the features before they pass."""
+        calls: list[tuple[Tensor, Tensor]] = []
+        self._calls, self._before = calls, before
+        try:
+            yield calls
+        finally:
+            self._calls = self._before = None
+
+    @torch.no_grad()
+    def linear_map(self) -> tuple[Tensor, Tensor | None]:
+        """Return the weight (K x D) and bias of the linear map from features to results, the plain way included."""
+        raise NotImplementedError
+
+    def get_extra_state(self) -> Tensor:
+        """Carry ``enabled`` in the state dict, as a tensor so that the dict can go into any file."""
+        return torch.tensor(self.enabled)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Restore ``enabled``."""
+        self.enabled = bool(state)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        """Make room for an alignment of other dimensions than the present one before torch copies it in."""
+        for name in _ALIGNMENT:
+            new, old = state_dict.get(prefix + name), getattr(self, name)
+            if new is None:
+                setattr(self, name, None)
+            elif old is None or old.shape != new.shape:
+                room = torch.empty_like(new, device=self.like.device)
+                if name != "phi":
+                    setattr(self, name, room)
+                elif old is None:
+                    self.phi = nn.Parameter(room)
+                else:
+                    old.data = room  # the same parameter still: an optimiser may hold it
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class AlignedHead(Aligned):
+    """A frozen linear classifier that sees its features through the alignment."""
+
+    def __init__(self, linear: nn.Linear, residual: bool = False) -> None:
+        weight, bias = effective_linear(linear)
+        super().__init__(weight, residual)
+        self.weight = nn.Parameter(weight.clone(), requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias.clone(), requires_grad=False)
+
+    @property
+    def in_features(self) -> int:
+        """D, the number of features."""
+        return self.weight.shape[1]
+
+    def plain(self, features: Tensor) -> Tensor:
+        """Return the source classifier's logits."""
+        return F.linear(features, self.weight, self.bias)
+
+    def read_out(self, source_basis: Tensor, source_mean: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return ``W_s^T H^T`` and ``b + m_s H^T``."""
+        return project_classifier(self.weight, self.bias, source_basis, source_mean)
+
+    @torch.no_grad()
+    def linear_map(self) -> tuple[Tensor, Tensor | None]:
+        """Return the weight and bias of the classifier with the alignment folded in."""
+        weight, bias = self.weight, self.bias
+        if self.enabled and self.residual:
+            weight = weight + (self.target_basis @ ((self.phi - self.optimum) @ self.readout)).T
+        elif self.enabled:
+            weight, bias = fold_alignment(self.target_basis, self.phi, self.readout, self.offset, self.target_mean)
+        return weight, bias
+
+    @torch.no_grad()
+    def fold(self) -> nn.Linear:
+        """Return one plain linear layer with the same function."""
+        return plain_linear(*self.linear_map())
+
+
+class AlignedLayer(Aligned):
+    """A layer whose output is aligned: rows (n x D), tokens (n x N x D) or feature maps (n x D x H x W).
+
+    Note: the channels of a feature map are the features and its positions the samples. Of a 3-d output the last place
+    holds the channels where it has D entries, otherwise the second.
+    """
+
+    def __init__(self, inner: nn.Module, dim: int, like: Tensor, residual: bool = False) -> None:
+        super().__init__(like, residual)
+        self.inner = inner
+        self.dim = dim
+        self._place = -1
+
+    @property
+    def in_features(self) -> int:
+        """D, the number of features."""
+        return self.dim
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the layer's output with its channels in the last place."""
+        z = self.inner(x)
+        if not isinstance(z, Tensor):
+            raise UserError(f"the layer to align gives a {type(z).__name__}, not a tensor: name another layer")
+        self._place = channel_place(z, self.dim)
+        return z.movedim(self._place, -1)
+
+    def restored(self, aligned: Tensor) -> Tensor:
+        """Return the channels to where the layer has them."""
+        return aligned.movedim(-1, self._place)
+
+    def plain(self, features: Tensor) -> Tensor:
+        """Return the features themselves."""
+        return features
+
+    def read_out(self, source_basis: Tensor, source_mean: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return ``W_s^T`` and ``m_s``."""
+        return source_basis.T, source_mean
+
+    @torch.no_grad()
+    def linear_map(self) -> tuple[Tensor, Tensor | None]:
+        """Return the D x D weight and the bias of the alignment, to be folded into the layer behind."""
+        identity = torch.eye(self.dim, dtype=self.like.dtype, device=self.like.device)
+        if not self.enabled:
+            return identity, None
+        if self.residual:
+            return identity + (self.target_basis @ ((self.phi - self.optimum) @ self.readout)).T, None
+        return fold_alignment(self.target_basis, self.phi, self.readout, self.offset, self.target_mean)
+
+
+def channel_place(z: Tensor, dim: int) -> int:
+    """Return the place of the D channels in an output of two to four dimensions."""
+    places = {2: (1,), 3: (2, 1), 4: (1,), 5: (1,)}.get(z.ndim, ())
+    for place in places:
+        if z.shape[place] == dim:
+            return place
+    raise UserError(
+        f"the layer to align gives an output of shape {tuple(z.shape)}, and the subspace is of {dim} features: it "
+        "belongs to another layer or model"
+    )
+
+
+@torch.no_grad()
+def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """Return a frozen linear layer with the given weight (K x D) and bias."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device=weight.device, dtype=weight.dtype)
+    linear.weight.copy_(weight)
+    if bias is not None:
+        linear.bias.copy_(bias)
+    return linear.requires_grad_(False).eval()

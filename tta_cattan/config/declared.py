@@ -1,0 +1,317 @@
+"""Every configuration key: those that runs share, declared here, and each method's own, declared beside its class."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from yacs.config import CfgNode
+
+from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.keys import NOT_EMPTY, Check, Key, above, at_least, distinct, one_of, within
+
+# In TENT's order, which is the order of the columns in the published tables.
+CORRUPTIONS = (
+    "gaussian_noise",
+    "shot_noise",
+    "impulse_noise",
+    "defocus_blur",
+    "glass_blur",
+    "motion_blur",
+    "zoom_blur",
+    "snow",
+    "frost",
+    "fog",
+    "brightness",
+    "contrast",
+    "elastic_transform",
+    "pixelate",
+    "jpeg_compression",
+)
+
+_SEED = within(0, 2**32 - 1)  # numpy's range
+_DEVICE = Check(
+    "must be 'auto' or a torch device such as 'cpu', 'cuda' or 'cuda:1'",
+    lambda value: re.fullmatch(r"[a-z]+(:[0-9]+)?", value) is not None,
+)
+
+
+def _or_all(low: int) -> Check:
+    return Check(f"must be >= {low}, or -1 for all", lambda value: value >= low or value == -1)
+
+
+def _by_role(role: str, keys: Mapping[str, tuple[Any, ...]]) -> dict[str, Key]:
+    """Return keys of one role from (default, meaning, check, origin), the last two where there are any."""
+    return {
+        place: Key(default, meaning, rest[0] if rest else None, rest[1] if len(rest) > 1 else "ours", role, place)
+        for place, (default, meaning, *rest) in keys.items()
+    }
+
+
+SHARED: dict[str, Key] = {
+    **_by_role(
+        "model",
+        {
+            "MODEL.ARCH": ("Standard", "architecture, by its name in the model zoo", NOT_EMPTY, "TENT"),
+            "MODEL.CKPT_PATH": ("", "local checkpoint; '' = the one that belongs to ARCH"),
+            "MODEL.IN_FEATURES": (768, "length of the feature vectors that 'feature_mlp' takes", at_least(1)),
+            "MODEL.WIDTH": (512, "width of the batch-normalised layer in 'feature_mlp'", at_least(1)),
+        },
+    ),
+    "MODEL.ADAPTATION": Key(
+        "source", "adaptation method, by its registered name", NOT_EMPTY, "TENT", "method", "MODEL.ADAPTATION"
+    ),
+    **_by_role(
+        "data",
+        {
+            "CORRUPTION.DATASET": ("cifar10", "benchmark, by its registered name", NOT_EMPTY, "TENT"),
+            "CORRUPTION.NUM_EX": (10000, "examples per corruption; -1 = all", _or_all(1), "TENT; -1 is ours"),
+        },
+    ),
+    **_by_role(
+        "selection",
+        {
+            "CORRUPTION.TYPE": (
+                list(CORRUPTIONS), "corruptions, in the order of evaluation", distinct(NOT_EMPTY), "TENT",
+            ),
+            "CORRUPTION.SEVERITY": (
+                [5, 4, 3, 2, 1], "severities, in the order of evaluation; 0 = clean", distinct(within(0, 5)),
+                "TENT; 0 is ours",
+            ),
+        },
+    ),
+    **_by_role("presentation", {"BN.EPS": (1e-5, "accepted and unused, as in TENT", above(0), "TENT")}),
+    **_by_role(
+        "protocol",
+        {
+            "TEST.BATCH_SIZE": (128, "images per batch, for adaptation and evaluation", at_least(1), "TENT"),
+            "TEST.PROTOCOL": (
+                "online",
+                "'online' = TENT's one pass; 'offline' = the paper's epochs, then evaluation; 'recovery' = RECOVERY.K "
+                "times offline, then a mix of source and target samples",
+                one_of("online", "offline", "recovery"),
+            ),
+            "TEST.EPOCHS": (5, "epochs of the offline protocol", at_least(1), "paper"),
+            "TEST.ADAPT_EX": (
+                -1,
+                "samples of the target set that the offline protocol adapts to, chosen by the seed; -1 = all. It "
+                "evaluates on all of them in any case",
+                _or_all(2),
+            ),
+            "TEST.ORDER": (
+                "seeded",
+                "'seeded' = shuffled by the seed (class-sorted streams spoil batch statistics); 'file' = the data "
+                "set's own order, which is TENT's",
+                one_of("seeded", "file"),
+            ),
+            "DATA.LIMIT": (0, "target samples used, equally many per class, by seed; 0 = all", at_least(0)),
+            "DATA.FRACTION": (1.0, "share of every class of the target that is used, by seed", within(0, 1, "(]")),
+            "RECOVERY.K": (3, "hypotheses that are adapted, protocol 'recovery'", at_least(2), "paper"),
+            "RECOVERY.FRACTION": (
+                2 / 3, "least confident target samples that the next hypothesis begins with", within(0, 1, "(]"),
+                "paper",
+            ),
+        },
+    ),
+    **_by_role("place", {"TEST.NUM_WORKERS": (0, "worker processes of a data loader; 0 = none", at_least(0))}),
+    **_by_role(
+        "model",
+        {
+            # Training of a source model: SGD with Nesterov momentum 0.9. SHOT's recipe is in cfgs/officehome/base.yaml.
+            "SOURCE.EPOCHS": (10, "epochs of training the source model", at_least(1)),
+            "SOURCE.LR": (1e-2, "peak learning rate", above(0), "SHOT"),
+            "SOURCE.BACKBONE_LR": (
+                1.0, "learning rate of a pretrained backbone, as a share of LR; SHOT has 0.1", at_least(0),
+            ),
+            "SOURCE.BATCH_SIZE": (64, "inputs per batch", at_least(2), "SHOT"),
+            "SOURCE.WD": (5e-4, "weight decay; SHOT has 1e-3", at_least(0)),
+            "SOURCE.SCHEDULE": (
+                "one_cycle", "'one_cycle', or 'power' = LR (1 + 10 t)^-0.75, t from 0 to 1 (SHOT)",
+                one_of("one_cycle", "power"),
+            ),
+            "SOURCE.LABEL_SMOOTHING": (
+                0.0, "share of the label spread over all classes; SHOT has 0.1", within(0, 1, "[)"),
+            ),
+            "SOURCE.VALIDATION": (
+                0.0,
+                "share of the source data held out: the epoch that does best on it is kept (SHOT: 0.1); 0 = the last "
+                "epoch is kept",
+                within(0, 1, "[)"),
+            ),
+            "SOURCE.MIXED_PRECISION": (False, "train in mixed precision where the device has it"),
+            "SOURCE.INIT": (
+                "random",
+                "first weights of the network or its backbone: 'random', a file, or 'pretrained' = those of "
+                "torchvision or timm, downloaded where they are not cached; '' = must be said",
+            ),
+            "SOURCE.PER_CLASS": (0, "images per class that the source subspace is fitted to; 0 = all", at_least(0)),
+        },
+    ),
+    **_by_role(
+        "data",
+        {
+            "DATA.SOURCE_DIR": (
+                "",
+                "images of the source domain, for its subspace: a folder with one folder per class, or an .npz file "
+                "with x (uint8, N x H x W x 3) and y; '' = where the benchmark's own layout has them",
+            ),
+            "DATA.IMAGE_SIZE": (
+                224, "side of clean images after resizing (to 256/224 of it) and cropping", at_least(16),
+            ),
+            "DATA.SOURCE": ("", "source domain of a domain-adaptation benchmark"),
+            "DATA.POINTS": (1024, "points of a cloud: the first ones of a file", at_least(16), "paper"),
+            "DATA.UPRIGHT": (
+                True,
+                "True = ShapeNet and ScanNet are turned so that the z axis is up, as in ModelNet (DefRec's loader); "
+                "False = as in the files (PointDAN's and the authors' loaders)",
+            ),
+            "DATA.TARGET_PART": (
+                "all", "part of PointDA-10's target domain: 'all' = both (authors' code), 'train', 'test'",
+                one_of("all", "train", "test"),
+            ),
+            "DATA.LISTS": (
+                "",
+                "image lists of a domain-adaptation benchmark: '' = none, its class folders are read; 'official' = "
+                "DomainNet's <domain>_train.txt (source) and <domain>_test.txt (target); otherwise a folder with "
+                "<domain>_list.txt (lines 'path label', as SHOT has them)",
+            ),
+            "DATA.SKIP_CORRUPT": (False, "leave out images that cannot be decoded (named and counted)"),
+            "DATA.DOMAINS": (
+                [], "domains of a folder of features, in the order of the tables; [] = those that DATA_DIR has",
+                distinct(NOT_EMPTY, required=False),
+            ),
+            "DATA.SCALING": (
+                "none",
+                "of office_caltech10's histograms: 'none'; 'l1' = divided by their sum; 'l1_zscore' = then each column "
+                "to mean 0 and variance 1 over its domain (it uses the whole unlabelled target)",
+                one_of("none", "l1", "l1_zscore"),
+            ),
+        },
+    ),
+    **_by_role(
+        "selection", {"DATA.TARGET": ("", "target domain; '' = every other domain, one after the other")}
+    ),
+    **_by_role(
+        "presentation",
+        {
+            "RECOVERY.TAU": (
+                0.75, "a sample with less agreement than this is taken as source data", within(0, 1), "paper",
+            ),
+            "RECOVERY.FALLBACK": (
+                "bypass",
+                "what such a sample gets: 'bypass' = the adapted model without alignment (paper); 'source' = the "
+                "untouched source model, with its own statistics",
+                one_of("bypass", "source"),
+            ),
+            "DESC": ("", "free text that describes the run", None, "TENT"),
+            "LOG_TIME": ("", "accepted and unused: the log's lines carry their time", None, "TENT"),
+        },
+    ),
+    **_by_role(
+        "place",
+        {
+            "CUDNN.BENCHMARK": (True, "let cuDNN pick the fastest algorithms", None, "TENT"),
+            "DEVICE": ("auto", "'auto' = CUDA, then MPS, then CPU; or any torch device string", _DEVICE),
+            "SAVE_DIR": ("./output", "folder of logs and results", NOT_EMPTY, "TENT"),
+            "DATA_DIR": ("./data", "folder of the datasets", NOT_EMPTY, "TENT"),
+            "CKPT_DIR": ("./ckpt", "folder of checkpoints and source subspaces", NOT_EMPTY, "TENT"),
+            "LOG_DEST": ("log.txt", "log file inside SAVE_DIR", NOT_EMPTY, "TENT"),
+        },
+    ),
+    "RNG_SEED": Key(1, "seed of a run", _SEED, "TENT", "seed", "RNG_SEED"),
+    "SEEDS": Key(
+        [], "seeds to average over; [] = [RNG_SEED]", distinct(_SEED, required=False), "ours", "seed", "SEEDS", int
+    ),
+}  # fmt: skip
+
+
+def method_keys(name: str | None = None) -> dict[str, Key]:
+    """Return the keys, by place, that the method ``name`` reads; without a name, those that any method reads."""
+    classes = [method_class(name)] if name else [AdaptationMethod, *map(ADAPTATION_REGISTRY.get, _methods())]
+    found: dict[str, Key] = {}
+    for cls in classes:
+        for option, declared in cls.keys.items():
+            found.setdefault(cls.place_of(option), declared)
+    return found
+
+
+def method_class(name: str) -> type[AdaptationMethod]:
+    """Return the class of a method; that of all methods where the name is not registered."""
+    return ADAPTATION_REGISTRY.get(name) if name in ADAPTATION_REGISTRY else AdaptationMethod
+
+
+def declared_keys() -> dict[str, Key]:
+    """Return every key by its place in a config."""
+    return {**SHARED, **method_keys()}
+
+
+def shared_keys(*roles: str) -> list[str]:
+    """Return the places of the keys with one of the roles, without what only methods read."""
+    return [place for place, declared in SHARED.items() if declared.role in roles]
+
+
+def own_keys(name: str) -> set[str]:
+    """Return the places of the keys that a result of the method ``name`` can depend on."""
+    return {*SHARED, *method_keys(name)}
+
+
+def get_defaults(method: str | None = None) -> CfgNode:
+    """Return the defaults, of all methods or as ``method`` has them, as a node that can be changed."""
+    keys = {**declared_keys(), **(method_keys(method) if method else {})}
+    cfg = CfgNode()
+    for place, declared in keys.items():
+        default = declared.default
+        set_value(cfg, place, list(default) if isinstance(default, list) else default)
+    return cfg
+
+
+def set_value(cfg: CfgNode, place: str, value: Any) -> None:
+    """Set the value at a dotted place, making the nodes on the way."""
+    *nodes, name = place.split(".")
+    for part in nodes:
+        if part not in cfg:
+            cfg[part] = CfgNode()
+        cfg = cfg[part]
+    cfg[name] = value
+
+
+def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield ``("OPTIM.LR", 0.001)`` and so on, in the order of declaration."""
+    for name, value in node.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def check_cfg(cfg: Mapping[str, Any]) -> None:
+    """Refuse a wrong type, range, choice or combination in ``cfg``.
+
+    Note: keys that are not ours are left alone and absent ones are not missed, so that the configuration of a host
+    framework can be checked too.
+    """
+    keys, values = declared_keys(), dict(leaves(cfg))
+    for place, value in values.items():
+        if place in keys:
+            keys[place].accept(place, value)
+    momentum, dampening = values.get("OPTIM.MOMENTUM", 0.0), values.get("OPTIM.DAMPENING", 0.0)
+    if values.get("OPTIM.METHOD") == "SGD" and values.get("OPTIM.NESTEROV") and (momentum <= 0 or dampening != 0):
+        raise UserError(
+            "OPTIM.NESTEROV = True: SGD needs OPTIM.MOMENTUM > 0 and OPTIM.DAMPENING = 0 for it, "
+            f"not {momentum!r} and {dampening!r}; change them or set OPTIM.NESTEROV to False"
+        )
+    if values.get("MODEL.EPISODIC") is True and values.get("TEST.PROTOCOL") in ("offline", "recovery"):
+        raise UserError(
+            "MODEL.EPISODIC = True: the offline protocol learns over epochs, and an episodic method forgets after "
+            "every batch; set TEST.PROTOCOL online or MODEL.EPISODIC False"
+        )
+    if values.get("DATA.LIMIT") and values.get("DATA.FRACTION", 1.0) < 1:
+        raise UserError(
+            f"DATA.LIMIT = {values['DATA.LIMIT']} and DATA.FRACTION = {values['DATA.FRACTION']}: give one of them"
+        )
+
+
+def _methods() -> Collection[str]:
+    return ADAPTATION_REGISTRY.registered_names()
