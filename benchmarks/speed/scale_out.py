@@ -21,7 +21,7 @@ def cells_per_minute(workers: int, cells: int, images: int) -> float:
     torch.manual_seed(0)
     options = ("MODEL.ADAPTATION", "tent", "TEST.BATCH_SIZE", 64)
     job, setting = job_in_memory(network("resnet18", 10), torch.rand(images, 3, 32, 32), None, *options)
-    work = [(job, Cell(job.label, "random", 0, seed)) for seed in range(cells)]
+    work = [(job, Cell(job.method, "random", 0, seed)) for seed in range(cells)]
     finished = []
     for _ in RayLauncher(workers=workers)(work, {job.label: setting}):
         finished.append(time.perf_counter())

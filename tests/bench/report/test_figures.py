@@ -10,7 +10,7 @@ import torch
 
 from tta_cattan import UserError
 from tta_cattan.bench.report import figures, style
-from tta_cattan.bench.report.extra import need
+from tta_cattan.bench.report.style import need
 from tta_cattan.metrics import reliability_bins
 
 HOSTILE = "<script>alert('$x_{$')</script>\n\x07"

@@ -35,7 +35,7 @@ def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
     dataset = limited(setting.benchmark.target(cell.target), cfg.DATA.LIMIT, cfg.DATA.FRACTION, cell.seed)
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
-    with progress(None, None, f"{cell.method} {cell.label} seed {cell.seed}") as bar:
+    with progress(None, None, f"{cell.label} {cell.target.label} seed {cell.seed}") as bar:
         if cfg.TEST.PROTOCOL == "recovery":
             plain = copy_for_adaptation(source)
             metrics, info = recovery_cell(make, plain, setting.benchmark, stream, cfg, cell.seed, bar.update)
@@ -50,8 +50,7 @@ def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
             metrics = {**evaluation.metrics(), **meter.metrics(len(dataset))}
             metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
             info, predictions = {**method.describe(), **evaluation.facts()}, evaluation.predictions()
-    sweep = {"sweep": dict(job.changes)} if job.changes else {}
-    return Record(cell, job.fingerprint, metrics, {**info, **sweep}, predictions)
+    return Record(cell, job.fingerprint, metrics, info, predictions)
 
 
 def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:

@@ -1,25 +1,26 @@
-"""What a run is, told beside its results: its folder, resolved configs, versions and hashes, and the table's head."""
+"""The description of a run beside its results: folder, resolved configs, versions, hashes, and the table's header."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tta_cattan.bench.results.identity import describe_run, write_run_file
+from tta_cattan.bench.results.identity import config_path, describe_run, write_run_file
 from tta_cattan.bench.results.store import Record
+from tta_cattan.bench.results.summary import sample_range
 from tta_cattan.bench.run.plan import Job, seeds
 from tta_cattan.bench.run.setting import Setting, subspace_hash
 from tta_cattan.config import dump_yaml, to_dict
 from tta_cattan.util.files import sha256_text, write_text
 
-_LONGEST_SWEEP = 120  # characters of a folder's name; file systems allow 255 for the whole
+_LONGEST_SWEEP = 120  # characters; file systems allow 255 for the whole name
 
 
 def run_folder(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Path:
-    """Return the folder of a run: one per data set, source model and protocol; a sweep has one of its own.
+    """Return the folder of a run: one per data set, source model and protocol, and one per set of swept keys.
 
-    Note: what a sweep changes is left out of the name, which ends in the keys that it changes, or in their number and
-    a hash of them where a file system would find them too long.
+    Note: a sweep's folder is named after the swept keys, or after their number and hash if they are too long; what the
+    sweep changes is left out of the rest of the name.
     """
     names = {
         (job.cfg.CORRUPTION.DATASET, job.cfg.MODEL.ARCH, settings[job.label].loaded.sha256[:8], job.cfg.TEST.PROTOCOL)
@@ -34,9 +35,9 @@ def run_folder(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Path:
 
 
 def write_description(folder: Path, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> None:
-    """Write what the run is beside its results: the resolved configs, versions, hashes."""
+    """Write the resolved configs and ``run.json``: versions, machine, hashes."""
     for job in jobs:
-        write_text(folder / f"config-{job.method}-{job.fingerprint}.yaml", dump_yaml(job.cfg))
+        write_text(config_path(folder, job.method, job.fingerprint), dump_yaml(job.cfg))
     first, setting = jobs[0].cfg, settings[jobs[0].label]
     subspaces = {label: one.subspace for label, one in settings.items() if one.subspace is not None}
     write_run_file(
@@ -65,12 +66,11 @@ def write_description(folder: Path, jobs: Sequence[Job], settings: Mapping[str, 
 
 
 def header_lines(jobs: Sequence[Job], settings: Mapping[str, Setting], records: Sequence[Record]) -> list[str]:
-    """Return the lines that say what the table is of; one for each part of a sweep that differs in it."""
+    """Return the lines above the table: data, model, protocol and seeds, one line per combination, and optimisers."""
     lines = []
     for job in jobs:
         cfg = job.cfg
-        numbers = sorted({int(record.metrics["n"]) for record in records if record.cell.method == job.label})
-        samples = f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
+        samples = sample_range(record for record in records if record.cell.label == job.label)
         epochs = f", {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL == "offline" else ""
         model = f"{cfg.MODEL.ARCH} (sha256 {settings[job.label].loaded.sha256[:16]})"
         lines.append(

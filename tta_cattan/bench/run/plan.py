@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.identity import fingerprint, versions
-from tta_cattan.bench.results.store import Cell
+from tta_cattan.bench.results.store import Cell, row_label
 from tta_cattan.bench.run.sweep import Sweep, method_nodes, sweeps_of
 from tta_cattan.config import load_cfg, to_dict
 from tta_cattan.config.tree import leaves
@@ -44,8 +44,7 @@ class Row:
     @property
     def label(self) -> str:
         """The name of the row in results and tables: ``cattan``, or ``cattan [CATTAN.D=64]`` in a sweep."""
-        settings = ", ".join(f"{key}={_shown(value)}" for key, value in self.changes)
-        return f"{self.method} [{settings}]" if settings else self.method
+        return row_label(self.method, self.changes)
 
 
 @dataclass(frozen=True)
@@ -98,11 +97,6 @@ def _method_files(
     return files
 
 
-def _shown(value: Any) -> str:
-    """Return a setting as it can be typed."""
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
-
-
 def cell_fingerprint(
     cfg: CfgNode, model_hash: str, subspace_hash: str | None, data: Mapping[str, Any], device: str = "cpu"
 ) -> str:
@@ -135,7 +129,7 @@ def seeds(cfg: CfgNode) -> list[int]:
 def plan_cells(jobs: Iterable[Job], domains: Iterable[Sequence[Domain]]) -> list[tuple[Job, Cell]]:
     """Return all cells in the order in which they are computed: by job, then its domains, then seed."""
     return [
-        (job, Cell(job.label, domain.name, domain.severity, seed))
+        (job, Cell(job.method, domain.name, domain.severity, seed, job.changes))
         for job, its_domains in zip(jobs, domains, strict=True)
         for domain in its_domains
         for seed in seeds(job.cfg)

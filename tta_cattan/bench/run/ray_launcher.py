@@ -117,7 +117,7 @@ def _finished(ray: ModuleType, cells: Sequence[tuple[Job, Cell]], settings: Mapp
     for job, cell in cells:
         setting = settings[job.label]
         task = ray.remote(_compute).options(
-            name=f"cell {cell.method} {cell.label} {cell.seed}",
+            name=f"cell {cell.label} {cell.target.label} {cell.seed}",
             num_cpus=1,
             num_gpus=1 if setting.device.type == "cuda" else 0,
             max_retries=_RETRIES,

@@ -14,9 +14,8 @@ import torch
 
 from tta_cattan.bench.data import Benchmark
 from tta_cattan.bench.domain import Domain
-from tta_cattan.bench.results.store import Cell, Record, ResultsStore
+from tta_cattan.bench.results.store import Cell, Record, ResultsStore, row_label
 from tta_cattan.bench.results.summary import Summary, summarise
-from tta_cattan.bench.results.tables import write_summary
 from tta_cattan.bench.run.cell import one_by_one
 from tta_cattan.bench.run.description import header_lines, run_folder, write_description
 from tta_cattan.bench.run.log import error_line, setup_logging
@@ -69,7 +68,7 @@ def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
         _compute(cells, store, settings, launcher)
         found = [record for job, cell in cells if (record := store.find(cell, job.fingerprint))]
         summary = summarise(found, expected=[cell for _, cell in cells])
-        write_summary(folder, summary, header_lines(jobs, settings, found))
+        summary.write(folder, header_lines(jobs, settings, found))
     return Outcome(summary, folder, found)
 
 
@@ -108,14 +107,14 @@ def _compute(
     shown = ""
     accuracies: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     for record in progress(chain(there, _kept(launcher(missing, settings), store)), len(cells), "cells"):
-        cell, job = record.cell, jobs[record.cell.method]
-        found = accuracies[job.label, cell.label]
+        cell, job = record.cell, jobs[record.cell.label]
+        found = accuracies[cell.label, cell.target.label]
         found[cell.seed] = record.metrics["accuracy"]
         if len(found) == len(seeds(job.cfg)):  # one line per domain, as TENT has it: the mean over the seeds
             if job.label != shown:
                 shown = job.label
-                logger.info("test-time adaptation: %s", shown.replace(job.method, job.method.upper(), 1))
-            logger.info(error_line(cell.label, sum(found.values()) / len(found)))
+                logger.info("test-time adaptation: %s", row_label(job.method.upper(), job.changes))
+            logger.info(error_line(cell.target.label, sum(found.values()) / len(found)))
 
 
 def _kept(records: Iterator[Record], store: ResultsStore) -> Iterator[Record]:
