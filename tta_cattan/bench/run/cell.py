@@ -9,7 +9,7 @@ import torch
 from tta_cattan.bench.data import Stream
 from tta_cattan.bench.data.sampling import limited
 from tta_cattan.bench.protocols import run_offline, run_online
-from tta_cattan.bench.results.store import Cell, Record
+from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.run.cost import Meter
 from tta_cattan.bench.run.footprint import stored_bytes
 from tta_cattan.bench.run.plan import Job
@@ -20,9 +20,9 @@ from tta_cattan.network.sharing import copy_for_adaptation, own_free_parameters
 from tta_cattan.util.progress import progress
 
 
-def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
+def run_cell(job: Job, setting: Setting) -> Record:
     """Compute one cell: it depends on nothing but its config, its seed and the setting."""
-    cfg, source = job.cfg, setting.loaded.model
+    cfg, cell, source = job.cfg, job.cell, setting.loaded.model
     meter = Meter(setting.device)
 
     def make() -> AdaptationMethod:
@@ -61,7 +61,7 @@ def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:
     return stream.restricted(order[:n])
 
 
-def one_by_one(cells: Sequence[tuple[Job, Cell]], settings: Mapping[str, Setting]) -> Iterator[Record]:
+def one_by_one(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record]:
     """Yield the record of each cell, computed in this process in the order given."""
-    for job, cell in cells:
-        yield run_cell(job, cell, settings[job.label])
+    for job in jobs:
+        yield run_cell(job, settings[job.cell.label])

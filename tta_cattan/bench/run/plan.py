@@ -48,9 +48,11 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Job(Row):
-    """A row with the fingerprint that its results carry."""
+class Job:
+    """One cell to compute: its config, and the fingerprint of everything that decides its value."""
 
+    cfg: CfgNode
+    cell: Cell
     fingerprint: str = ""
 
 
@@ -126,11 +128,11 @@ def seeds(cfg: CfgNode) -> list[int]:
     return list(cfg.SEEDS) or [cfg.RNG_SEED]
 
 
-def plan_cells(jobs: Iterable[Job], domains: Iterable[Sequence[Domain]]) -> list[tuple[Job, Cell]]:
-    """Return all cells in the order in which they are computed: by job, then its domains, then seed."""
+def plan_cells(rows: Iterable[Row], domains: Iterable[Sequence[Domain]]) -> list[tuple[Row, Cell]]:
+    """Return all cells in the order in which they are computed: by row, then its domains, then seed."""
     return [
-        (job, Cell(job.method, domain.name, domain.severity, seed, job.changes))
-        for job, its_domains in zip(jobs, domains, strict=True)
+        (row, Cell(row.method, domain.name, domain.severity, seed, row.changes))
+        for row, its_domains in zip(rows, domains, strict=True)
         for domain in its_domains
-        for seed in seeds(job.cfg)
+        for seed in seeds(row.cfg)
     ]
