@@ -111,15 +111,8 @@ def _differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 def _distinguishes(key: str) -> bool:
     """Whether a key can make two results different, beyond what the names of method, domain and seed say."""
     irrelevant = (
-        "SAVE_DIR",
-        "LOG_DEST",
-        "LOG_TIME",
-        "DESC",
-        "CKPT_DIR",
-        "SEEDS",
-        "CORRUPTION.TYPE",
-        "MODEL.ADAPTATION",
-    )
+        "SAVE_DIR", "LOG_DEST", "LOG_TIME", "DESC", "CKPT_DIR", "SEEDS", "CORRUPTION.TYPE", "MODEL.ADAPTATION",
+    )  # fmt: skip
     return key not in irrelevant
 
 

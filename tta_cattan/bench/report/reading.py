@@ -93,7 +93,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
 
 
 def _read_run(folder: Path) -> Run:
-    """Return a run with one variant per method and settings, chosen by ``_rank``.
+    """Return a run with one variant per method and settings: the latest that is finished, if any is.
 
     Note: methods are compared on the same images, so results on files that were replaced since are left out.
     """
@@ -101,15 +101,20 @@ def _read_run(folder: Path) -> Run:
     records = list(ResultsStore(folder).records())
     files = {record.cell.target: record.files for record in records}
     replaced = [record for record in records if record.files != files[record.cell.target]]
-    by_label: dict[str, dict[str, list[Record]]] = {}
+    by_row: dict[tuple[str, Settings], dict[str, list[Record]]] = {}
     for record in records:
-        if record.files == files[record.cell.target]:
-            by_label.setdefault(record.cell.label, {}).setdefault(record.configuration, []).append(record)
+        cell = record.cell
+        if record.files == files[cell.target]:
+            by_row.setdefault((cell.method, cell.settings), {}).setdefault(record.configuration, []).append(record)
     extra = description.get("extra")
     latest = extra.get("fingerprints") if isinstance(extra, dict) else None
     variants, left_out = [], []
-    for label, by_configuration in by_label.items():
-        found = [_variant(folder, stamp, its_records) for stamp, its_records in by_configuration.items()]
+    for (method, settings), by_configuration in by_row.items():
+        found = [
+            Variant(method, settings, stamp, folder, its_records, _read_config(folder, method, stamp))
+            for stamp, its_records in by_configuration.items()
+        ]
+        label = found[0].label
         domains = {record.cell.target for variant in found for record in variant.records}
         stamp = latest.get(label) if isinstance(latest, dict) else None
         ranks = [(*_rank(variant, domains), variant.fingerprint == stamp, place) for place, variant in enumerate(found)]
@@ -123,24 +128,16 @@ def _read_run(folder: Path) -> Run:
 
 
 def _rank(variant: Variant, domains: Iterable[Domain]) -> tuple[bool, int]:
-    """Rank the variants of a method: finished ones first, the others by the number of their cells.
+    """Rank the variants of a method: finished on all ``domains`` before unfinished, these by the number of cells.
 
     Note: an aborted trial of another configuration must not replace finished results.
     """
     squares = {(record.cell.target, record.cell.seed) for record in variant.records}
-    planned = variant.config.get("SEEDS")
-    seeds = {seed for _, seed in squares} | {
-        s for s in (planned if isinstance(planned, list) else ()) if type(s) is int
-    }
+    asked = variant.config.get("SEEDS")
+    seeds = {seed for _, seed in squares}
+    seeds |= {seed for seed in asked if isinstance(seed, int)} if isinstance(asked, list) else set()
     finished = all((domain, seed) in squares for domain in domains for seed in seeds)
     return finished, 0 if finished else len(squares)
-
-
-def _variant(folder: Path, fingerprint: str, records: Sequence[Record]) -> Variant:
-    cell = records[0].cell
-    return Variant(
-        cell.method, cell.settings, fingerprint, folder, records, _read_config(folder, cell.method, fingerprint)
-    )
 
 
 def _read_config(folder: Path, method: str, fingerprint: str) -> dict[str, Any]:
