@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import multiprocessing
 import os
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.run.cost import COST_METRICS
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -58,10 +58,11 @@ def read_cells(save: Path) -> dict[tuple[str, str, int, int, str], dict[str, flo
     """Return the metrics of each cell and fingerprint but for the cost, which differs; a cell twice is an error."""
     cells = {}
     for line in (run_folder(save) / "results.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        key = tuple(record[name] for name in ("method", "domain", "severity", "seed", "fingerprint"))
+        record = Record.from_line(line)
+        cell = record.cell
+        key = (cell.label, cell.domain, cell.severity, cell.seed, record.fingerprint)
         assert key not in cells, f"{key} was computed twice"
-        cells[key] = {name: value for name, value in record["metrics"].items() if name not in COST_METRICS}
+        cells[key] = {name: value for name, value in record.metrics.items() if name not in COST_METRICS}
     return cells
 
 

@@ -11,12 +11,12 @@ from typing import Any
 from benchmarks.accuracy.blocks import BASELINES, Block, blocks
 from benchmarks.accuracy.product import draw, main_effects
 from benchmarks.accuracy.shifts import make_all
-from tta_cattan.bench.paper.gather import gather
 from tta_cattan.bench.results.summary import Summary
-from tta_cattan.bench.results.tables import METHOD_NAMES, domain_heads
+from tta_cattan.bench.run.gather import gather
 from tta_cattan.bench.run.log import setup_logging
 from tta_cattan.bench.run.plan import Sweep, parse_sweeps
 from tta_cattan.config import find_config
+from tta_cattan.methods import method_title
 from tta_cattan.util.allocator import keep_freed_memory
 from tta_cattan.util.files import write_text
 
@@ -85,7 +85,7 @@ def _accuracy(summary: Summary) -> float:
 
 def to_markdown(table: Table) -> str:
     """Return the table: a row per method and setting, a column per domain, mean and standard deviation over seeds."""
-    heads = ["method", "setting", *domain_heads(table[0][2]), "avg", "ECE"]
+    heads = ["method", "setting", *table[0][2].domain_heads(), "avg", "ECE"]
     lines = [f"| {' | '.join(heads)} |", f"|---|---|{'---:|' * (len(heads) - 2)}"]
     for method, changes, summary in table:
         name = summary.methods[0]
@@ -93,7 +93,7 @@ def to_markdown(table: Table) -> str:
         mean, ece = summary.averages[name, "accuracy"], summary.averages[name, "ece"]
         std = "" if mean.std is None else f" ({100 * mean.std:.1f})"
         shown = [
-            METHOD_NAMES.get(method, method),
+            method_title(method),
             _setting(changes) or "-",
             *cells,
             f"{100 * mean.mean:.1f}{std}",

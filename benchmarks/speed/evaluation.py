@@ -56,7 +56,7 @@ def measure(tiny: bool = False, n: int = 5000) -> list[Line]:
         setting = Setting(benchmark, LoadedModel.of(model, "random weights"), torch.device("cpu"))
 
         def ours() -> None:
-            found["ours"] = run_cell(Job(cfg), Cell("source", "fog", 5, 0), setting).metrics["accuracy"]
+            found["ours"] = run_cell(Job(cfg, Cell("source", "fog", 5, 0)), setting).metrics["accuracy"]
 
         def theirs() -> None:
             x, y = loaders.load_imagenetc(n, 5, name, False, ["fog"])

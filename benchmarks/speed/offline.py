@@ -7,7 +7,6 @@ import torch
 from benchmarks.speed.subjects import job_in_memory, network, random_subspace
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, interleaved
-from tta_cattan.bench.results.store import Cell
 from tta_cattan.bench.run.cell import run_cell
 
 GOAL = "<= 1.15"
@@ -23,7 +22,7 @@ def measure(tiny: bool = False) -> list[Line]:
     for method, subspace in subspaces.items():
         options = ("MODEL.ADAPTATION", method, "TEST.PROTOCOL", "offline", "TEST.EPOCHS", epochs, "CATTAN.D", d)
         job, setting = job_in_memory(model, images, subspace, *options, "TEST.BATCH_SIZE", 16 if tiny else 64)
-        sides[method] = lambda job=job, setting=setting: run_cell(job, Cell(job.method, "random", 0, 0), setting)
+        sides[method] = lambda job=job, setting=setting: run_cell(job, setting)
     rounds = interleaved(sides, rounds=1 if tiny else 2)
     what = f"offline CATTAn, {epochs} epochs, resnet18, {n} images of {size} px, d = {d}"
     return [rounds.line(what, "cattan", "tent", GOAL)]

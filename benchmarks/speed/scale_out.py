@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import replace
 
 import torch
 
 from benchmarks.speed.subjects import job_in_memory, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line
-from tta_cattan.bench.results.store import Cell
 from tta_cattan.bench.run.ray_launcher import RayLauncher
 
 GOAL = ">= 1.7"
@@ -21,9 +21,9 @@ def cells_per_minute(workers: int, cells: int, images: int) -> float:
     torch.manual_seed(0)
     options = ("MODEL.ADAPTATION", "tent", "TEST.BATCH_SIZE", 64)
     job, setting = job_in_memory(network("resnet18", 10), torch.rand(images, 3, 32, 32), None, *options)
-    work = [(job, Cell(job.label, "random", 0, seed)) for seed in range(cells)]
+    work = [replace(job, cell=replace(job.cell, seed=seed)) for seed in range(cells)]
     finished = []
-    for _ in RayLauncher(workers=workers)(work, {job.label: setting}):
+    for _ in RayLauncher(workers=workers)(work, {job.cell.label: setting}):
         finished.append(time.perf_counter())
     paid = 2 * workers - 1
     return 60 * (len(finished) - 1 - paid) / (finished[-1] - finished[paid])

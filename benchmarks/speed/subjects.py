@@ -10,6 +10,7 @@ from tta_cattan.alignment import Subspace
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.models.zoo import LoadedModel
+from tta_cattan.bench.results.store import Cell
 from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.config import load_cfg
@@ -63,4 +64,5 @@ def job_in_memory(
     cfg = load_cfg(None, ["DEVICE", "cpu", *overrides])
     classes = model(images[:1]).shape[1]
     loaded = LoadedModel.of(model, "random weights")
-    return Job(cfg), Setting(InMemory(cfg, images, classes), loaded, torch.device("cpu"), subspace)
+    job = Job(cfg, Cell(cfg.MODEL.ADAPTATION.lower(), "random", 0, 0))
+    return job, Setting(InMemory(cfg, images, classes), loaded, torch.device("cpu"), subspace)

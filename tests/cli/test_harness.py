@@ -27,9 +27,9 @@ def computed(monkeypatch) -> list[tuple[str, str, int]]:
     cells = []
     compute = cell_module.run_cell
 
-    def watched(job, cell, setting):
-        cells.append((cell.method, cell.domain, cell.seed))
-        return compute(job, cell, setting)
+    def watched(job, setting):
+        cells.append((job.cell.method, job.cell.domain, job.cell.seed))
+        return compute(job, setting)
 
     monkeypatch.setattr(cell_module, "run_cell", watched)
     return cells

@@ -45,9 +45,9 @@ def work(monkeypatch) -> list[str]:
     done = []
     compute, train = cell.run_cell, source_room.train_classifier
 
-    def watched_cell(job, one, setting):
-        done.append(f"{one.method} {one.domain}")
-        return compute(job, one, setting)
+    def watched_cell(job, setting):
+        done.append(f"{job.cell.method} {job.cell.domain}")
+        return compute(job, setting)
 
     def watched_training(*args):
         done.append("training")

@@ -20,9 +20,9 @@ def computed(monkeypatch) -> list[str]:
     """Return the list to which the method of every cell that is really computed is added."""
     cells, compute = [], cell_module.run_cell
 
-    def watched(job, cell, setting):
-        cells.append(cell.method)
-        return compute(job, cell, setting)
+    def watched(job, setting):
+        cells.append(job.cell.method)
+        return compute(job, setting)
 
     monkeypatch.setattr(cell_module, "run_cell", watched)
     return cells

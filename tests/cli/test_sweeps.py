@@ -42,8 +42,8 @@ def test_every_setting_of_a_grid_has_the_results_of_a_run_of_its_own(tmp_path, c
     assert all(row["n_seeds"] == 2 and row["std"] is not None for row in rows)
     stamps = {record.fingerprint for record in ResultsStore(folder).records()}
     assert len(stamps) == 6 == len(list(folder.glob("config-*.yaml")))
-    record = next(r for r in ResultsStore(folder).records() if r.cell.method.startswith("cattan"))
-    assert record.info["sweep"] == {"CATTAN.D": 4, "TEST.BATCH_SIZE": 16}
+    record = next(r for r in ResultsStore(folder).records() if r.cell.method == "cattan")
+    assert record.cell.settings == (("CATTAN.D", 4), ("TEST.BATCH_SIZE", 16))
 
 
 def test_a_sweep_goes_on_where_it_stopped_and_leaves_other_results_alone(tmp_path):

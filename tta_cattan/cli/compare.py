@@ -49,7 +49,6 @@ def main(argv: Sequence[str]) -> int:
     args, overrides = parse_with_overrides(parser(), argv)
     if args.list:
         return _list()
-    from tta_cattan.bench.results.tables import to_text
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.bench.run.plan import parse_sweeps, plan_rows
     from tta_cattan.bench.run.runner import dry_run, run
@@ -66,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         dry_run(rows)
         return 0
     outcome = run(rows, launcher)
-    print(to_text(outcome.summary))
+    print(outcome.summary.to_text())
     print(f"\nresults: {outcome.folder}")
     return 0
 

@@ -28,7 +28,6 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args, overrides = parse_with_overrides(parser(), argv)
-    from tta_cattan.bench.results.tables import to_text
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.bench.run.pairs import beside_published, run_pairs
     from tta_cattan.config import find_config
@@ -36,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     setup_logging()
     pairs = run_pairs(find_config(args.cfg), overrides, method_names(args.methods), args.dry_run)
     if pairs is not None:
-        print(to_text(beside_published(pairs.summary, pairs.table)))
+        print(beside_published(pairs.summary, pairs.table).to_text())
         for line in pairs.remarks():
             print(line)
         print(f"\nresults: {pairs.folder}")

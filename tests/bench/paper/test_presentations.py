@@ -7,18 +7,15 @@ from pathlib import Path
 import pytest
 from yacs.config import CfgNode
 
-from tta_cattan.bench.paper.compared import present_table
-from tta_cattan.bench.paper.dimensions import present_dimension
-from tta_cattan.bench.paper.gather import Gathered
-from tta_cattan.bench.paper.grid import Difference, Spread
-from tta_cattan.bench.paper.options import present_options
+from tta_cattan.bench.paper.present import present_dimension, present_options, present_sweep, present_table
 from tta_cattan.bench.paper.recovered import present_recovery
 from tta_cattan.bench.paper.setting import data_differences, setting_differences
 from tta_cattan.bench.paper.study import Study
-from tta_cattan.bench.paper.swept import present_sweep
 from tta_cattan.bench.results.published import published
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.results.summary import summarise
+from tta_cattan.bench.results.table import Table
+from tta_cattan.bench.run.gather import Gathered
 from tta_cattan.bench.run.plan import Row
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
@@ -28,11 +25,17 @@ pytest.importorskip("matplotlib")
 
 def gathered(rows: list[Row], values: dict[tuple[str, str, int], dict], **info) -> Gathered:
     """Return results: (label, domain, seed) -> metrics."""
-    records = [
-        Record(Cell(label, domain, 5, seed), "f", {"n": 64, "ece": 0.1, **metrics}, info)
-        for (label, domain, seed), metrics in values.items()
-    ]
+    known = {one.label: one for one in rows}
+    records = []
+    for (label, domain, seed), metrics in values.items():
+        method, settings = (known[label].method, known[label].changes) if label in known else (label, ())
+        records.append(Record(Cell(method, domain, 5, seed, settings), "f", {"n": 64, "ece": 0.1, **metrics}, info))
     return Gathered(tuple(rows), summarise(records), tuple(records), (Path("out"),))
+
+
+def texts(table: Table, columns: int) -> list[tuple[str, ...]]:
+    """Return the texts of the first columns."""
+    return [tuple(entry.text for entry in row[:columns]) for row in table.rows]
 
 
 def study(kind: str, **changes) -> Study:
@@ -54,19 +57,19 @@ TABLE = {
 @pytest.mark.parametrize("same", [True, False])
 def test_a_table_has_ours_the_published_and_the_difference(same):
     shown = present_table(study("table", published={"": "imagenet_c"}), gathered([row("cattan")], TABLE), same)
-    (grid,) = shown.grids
-    assert grid.heads == ("method", "", "gauss", "avg", "ECE")
+    (table,) = shown.tables
+    assert table.heads == ["method", "", "gauss", "avg", "ECE"]
     theirs = published("imagenet_c").rows["cattan"]
-    by = {(r[0], r[1]): r[2:] for r in grid.rows}
-    assert by["CATTAn", "ours"][0] == Spread(pytest.approx(32.0), pytest.approx(2.8284, abs=1e-3))
+    by = {(r[0].text, r[1].text): r[2:] for r in table.rows}
+    ours = by["CATTAn", "ours"][0]
+    assert (ours.value, ours.std) == (pytest.approx(32.0), pytest.approx(2.8284, abs=1e-3))
     noise = theirs.accuracy["gaussian_noise"]
-    assert by["", "published"] == (noise, noise, None), "an average is of the same columns"
+    assert [one.value for one in by["", "published"]] == [noise, noise, None], "an average is of the same columns"
     assert ("Norm", "ours") in by, "a method that the paper does not have stands alone"
     if same:
-        assert by["", "difference"][0] == pytest.approx(32.0 - 26.02) and isinstance(
-            by["", "difference"][0], Difference
-        )
-        assert by["", "difference"][2] is None, "no ECE is published for it"
+        difference, _, ece = by["", "difference"]
+        assert difference.value == pytest.approx(32.0 - 26.02) and difference.text == "+6.0"
+        assert ece.value is None and ece.text == "-", "no ECE is published for it"
     else:
         assert ("", "difference") not in by, "figures of other data are not subtracted"
     (axes,) = shown.figures[""].axes
@@ -78,17 +81,18 @@ def test_pairs_of_other_domains_are_not_taken_for_the_papers_by_their_letters(da
     line = Row(load_cfg(None, ["MODEL.ADAPTATION", "cattan", "CORRUPTION.DATASET", dataset]))
     found = gathered([line], {("cattan", "A>C", 0): {"accuracy": 0.4}})
     shown = present_table(study("table", published={"": "officehome"}, pairs=True), found, False)
-    (_, theirs) = shown.grids[0].rows
-    assert theirs[2] == beside
-    assert theirs[3] == (52.81 if beside else 67.68), "the average of the columns shown, or the printed one"
+    (_, theirs) = shown.tables[0].rows
+    assert theirs[2].value == beside
+    assert theirs[3].value == (52.81 if beside else 67.68), "the average of the columns shown, or the printed one"
 
 
 def test_all_columns_have_the_printed_average():
     line = published("office31").rows["cattan"]
     values = {("cattan", column, 0): {"accuracy": 0.8} for column in line.accuracy}
     shown = present_table(study("table", published={"": "office31"}), gathered([row("cattan")], values), True)
-    assert shown.grids[0].rows[1][-2:] == (85.12, pytest.approx(7.0))
-    assert shown.grids[0].rows[2][-2] == pytest.approx(80 - 85.12)
+    _, theirs, difference = shown.tables[0].rows
+    assert [one.value for one in theirs[-2:]] == [85.12, pytest.approx(7.0)]
+    assert difference[-2].value == pytest.approx(80 - 85.12)
 
 
 def swept(*settings):
@@ -102,19 +106,20 @@ def swept(*settings):
 
 def test_a_sweep_over_numbers_is_a_line_with_a_band_and_levels():
     shown = present_sweep(study("sweep", says="stable"), swept(0.0, 0.4), False)
-    assert [r[:2] for r in shown.grids[0].rows] == [("-", "TENT+"), ("0.0", "CATTAn"), ("0.4", "CATTAn")]
-    assert shown.grids[0].rows[2][2] == Spread(pytest.approx(71.0), pytest.approx(1.41421, abs=1e-4))
+    (table,) = shown.tables
+    assert texts(table, 2) == [("-", "TENT+"), ("0.0", "CATTAn"), ("0.4", "CATTAn")]
+    assert (table.rows[2][2].value, table.rows[2][2].std) == (pytest.approx(71.0), pytest.approx(1.41421, abs=1e-4))
     (axes,) = shown.figures[""].axes
     line, level = axes.lines
     assert list(line.get_xdata()) == [0.0, 0.4] and list(line.get_ydata()) == pytest.approx([61, 71])
     assert level.get_ydata()[0] == pytest.approx(50) and len(axes.collections) == 1
-    assert shown.findings == ("The paper: stable",)
+    assert shown.remarks == ("The paper: stable",)
 
 
 def test_a_sweep_over_words_is_bars_beside_published_averages():
     tables = {"plain": "officehome", "robust": "officehome_robust"}
     shown = present_sweep(study("sweep", published=tables), swept("plain", "robust"), True)
-    rows = {r[0]: r for r in shown.grids[0].rows}
+    rows = {r[0].text: [one.value for one in r] for r in shown.tables[0].rows}
     assert rows["robust"][4] == 69.29 and rows["robust"][5] == pytest.approx(71.0 - 69.29)
     assert rows["-"][4] is None
     (axes,) = shown.figures[""].axes
@@ -127,12 +132,12 @@ def test_options_stand_together_with_their_gain():
     values = {
         (label, "fog", seed): {"accuracy": value, "ece": 0.1} for label, value in accuracy.items() for seed in (0, 1)
     }
-    (grid,) = present_options(study("options", vary=("CATTAN.D=16",)), gathered(rows, values), False).grids
-    assert [r[:2] for r in grid.rows] == [
+    (table,) = present_options(study("options", vary=("CATTAN.D=16",)), gathered(rows, values), False).tables
+    assert texts(table, 2) == [
         ("TENT+", "as it is"), ("TENT+", "OPTIM.LR=0.1"), ("CATTAn", "as it is"), ("CATTAn", "CATTAN.D=16"),
     ]  # fmt: skip
-    assert [r[4] for r in grid.rows] == [None, pytest.approx(2.0), None, pytest.approx(-5.0)]
-    assert grid.rows[3][2] == Spread(pytest.approx(55.0), pytest.approx(0.0))
+    assert [r[4].value for r in table.rows] == [None, pytest.approx(2.0), None, pytest.approx(-5.0)]
+    assert (table.rows[3][2].value, table.rows[3][2].std) == (pytest.approx(55.0), pytest.approx(0.0))
 
 
 def test_two_keys_are_refused():
@@ -146,7 +151,7 @@ def test_the_dimension_figure_is_of_the_stored_curve():
     values = {("cattan", name, seed): {"accuracy": 0.5} for name in ("fog", "snow") for seed in (0, 1)}
     found = gathered([row("cattan")], values, dimension=curve, d_target=2)
     shown = present_dimension(study("dimension"), found, False)
-    assert list(shown.grids[0].rows) == [("fog5", "64", "3", "2"), ("snow5", "64", "3", "2")]
+    assert texts(shown.tables[0], 4) == [("fog5", "64", "3", "2"), ("snow5", "64", "3", "2")]
     assert list(shown.figures) == ["", "-2"]
     with pytest.raises(UserError, match="add cattan"):
         present_dimension(study("dimension"), gathered([row("tent")], {("tent", "fog", 0): {"accuracy": 1}}), False)
@@ -159,17 +164,15 @@ def test_recovery_says_which_fall_back_recovers_more():
     }
     found = gathered([row("cattan")], {("cattan", "usps", 0): {"accuracy": 0.5}}, agreement=counts)
     shown = present_recovery(study("recovery"), found, False)
-    overview, sweep = shown.grids
-    assert [one.mean for one in overview.rows[0][1:]] == pytest.approx(
+    overview, sweep = shown.tables
+    assert [one.value for one in overview.rows[0][1:]] == pytest.approx(
         [82, 85, 89, 98, 93, 92, 91, 10, 4, 53.0], abs=0.5
     )
-    at = {(r[1], r[2]): [one.mean for one in r[3:]] for r in sweep.rows}
+    at = {(r[1].text, r[2].text): [one.value for one in r[3:]] for r in sweep.rows}
     assert at["source", "0.00"] == pytest.approx([82, 93, 0, 0]) and at["bypass", "1.00"] == pytest.approx(
         [85, 92, 10, 4]
     )
-    assert (
-        "'source' recovers more (bypass: source +3.00, target -1.00 points; source: source +7.00" in shown.findings[0]
-    )
+    assert "'source' recovers more (bypass: source +3.00, target -1.00 points; source: source +7.00" in shown.remarks[0]
     with pytest.raises(UserError, match="leave the protocol"):
         present_recovery(study("recovery"), gathered([row("tent")], {("tent", "fog", 0): {"accuracy": 1}}), False)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tta_cattan.bench.paper.gather import domain_benchmark, varied
 from tta_cattan.bench.paper.run import own_overrides
 from tta_cattan.bench.paper.study import load_study, read_study, study_names
 from tta_cattan.bench.results.published import published
+from tta_cattan.bench.run.gather import domain_benchmark, varied
 from tta_cattan.bench.run.plan import Sweep, parse_sweeps, plan_rows
 from tta_cattan.config import find_config, load_cfg
 from tta_cattan.methods import ADAPTATION_REGISTRY

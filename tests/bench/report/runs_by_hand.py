@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tta_cattan.bench.results.store import Cell, Record, ResultsStore
+from tta_cattan.bench.results.identity import config_path
+from tta_cattan.bench.results.store import Cell, Record, ResultsStore, Settings
 
 HOSTILE = "<script>alert('&')</script> | ../../x"
 
@@ -30,31 +31,29 @@ def write_run(
     correct: dict[tuple[str, str, int], np.ndarray],
     stamp: str = "abc",
     description: dict[str, Any] | None = None,
+    settings: Settings = (),
+    config: str = "",
     **info: Any,
 ) -> Path:
-    """Write one record with predictions per (method, domain, seed)."""
+    """Write one record with predictions per (method, domain, seed), and the config's YAML of each method."""
     store = ResultsStore(folder)
     for (method, domain, seed), right in correct.items():
         metrics = {"accuracy": float(right.mean()), "ece": 0.1, "n": len(right), "seconds": 1.5}
-        store.append(Record(Cell(method, domain, 5, seed), stamp, metrics, info, predictions(right)))
+        store.append(Record(Cell(method, domain, 5, seed, settings), stamp, metrics, info, predictions(right)))
+        if config:
+            config_path(folder, method, stamp).write_text(config)
     if description is not None:
         (folder / "run.json").write_text(json.dumps(description))
     return folder
 
 
-def write_old_run(folder: Path, description: dict[str, Any]) -> Path:
-    """Write lines as the first version wrote them: no predictions, no curves, a config named by the method alone."""
-    lines = [
-        {
-            "schema": 1, "method": method, "domain": domain, "severity": 5, "seed": 0, "fingerprint": "0123abcd",
-            "metrics": {"accuracy": accuracy, "ece": 0.2, "n": 100, "seconds": 2.0}, "info": {"skipped_steps": 0},
-        }
-        for method, accuracy in (("tent", 0.5), ("ip", 0.6))
-        for domain in ("fog", "snow")
-    ]  # fmt: skip
-    folder.mkdir()
-    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+def write_bare_run(folder: Path, description: dict[str, Any]) -> Path:
+    """Write results without predictions and curves."""
+    store = ResultsStore(folder)
+    for method, accuracy, rate in (("tent", 0.5, 0.001), ("ip", 0.6, 0.002)):
+        for domain in ("fog", "snow"):
+            metrics = {"accuracy": accuracy, "ece": 0.2, "n": 100, "seconds": 2.0}
+            store.append(Record(Cell(method, domain, 5, 0), "0123abcd", metrics, {"skipped_steps": 0}))
+        config_path(folder, method, "0123abcd").write_text(f"OPTIM: {{LR: {rate}}}\nMODEL: {{ARCH: r}}\n")
     (folder / "run.json").write_text(json.dumps(description))
-    (folder / "config-tent.yaml").write_text("OPTIM: {LR: 0.001}\nMODEL: {ARCH: r}\n")
-    (folder / "config-ip.yaml").write_text("OPTIM: {LR: 0.002}\nMODEL: {ARCH: r}\n")
     return folder

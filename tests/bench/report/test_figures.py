@@ -10,7 +10,8 @@ import torch
 
 from tta_cattan import UserError
 from tta_cattan.bench.report import figures, style
-from tta_cattan.bench.report.extra import need
+from tta_cattan.bench.report.style import need
+from tta_cattan.methods import ADAPTATION_REGISTRY, method_title
 from tta_cattan.metrics import reliability_bins
 
 HOSTILE = "<script>alert('$x_{$')</script>\n\x07"
@@ -97,6 +98,8 @@ def test_save_writes_both_files(tmp_path):
 def test_a_method_has_one_colour_in_every_figure():
     assert style.colours(["TENT", "CATTAn"])["CATTAn"] == style.colours(["CATTAn", "mine"])["CATTAn"]
     assert len(set(style.colours(["TENT", "a", "b", "c"]).values())) == 4
+    titles = [method_title(name) for name in ADAPTATION_REGISTRY.registered_names()]
+    assert len(set(style.colours([*titles, "mine"]).values())) == len(titles) + 1
 
 
 def test_a_missing_library_is_named_with_the_remedy():

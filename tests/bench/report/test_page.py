@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from runs_by_hand import HOSTILE, write_old_run, write_run
+from runs_by_hand import HOSTILE, write_bare_run, write_run
 
 from tta_cattan.bench.report.page import write_report
 from tta_cattan.bench.results.store import Cell, Record, ResultsStore
@@ -103,12 +103,12 @@ def test_hostile_names_are_shown_not_run(tmp_path):
         assert "<script" not in path.read_text(encoding="utf-8")
 
 
-def test_results_of_earlier_versions_have_gaps_and_nothing_else(tmp_path):
+def test_results_without_predictions_and_curves_have_gaps_and_nothing_else(tmp_path):
     about = {
         "config": {"CORRUPTION": {"DATASET": "cifar10_c"}, "MODEL": {"ARCH": "r"}},
         "extra": {"protocol": "online"},
     }
-    page = write_report([write_old_run(tmp_path / "old", about)], tmp_path / "out")
+    page = write_report([write_bare_run(tmp_path / "run", about)], tmp_path / "out")
     text = page.read_text(encoding="utf-8")
     assert "<h3>Accuracy by domain" in text and "<h3>Cost" in text, "the time was known"
     for title in ("Reliability", "over epochs", "over the stream", "Dimension", "Is the difference real?"):

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from runs_by_hand import HOSTILE, write_old_run, write_run
+from runs_by_hand import HOSTILE, write_bare_run, write_run
 
 from tta_cattan import UserError
 from tta_cattan.bench.domain import Domain
@@ -53,6 +53,40 @@ def test_of_two_configurations_the_runs_own_counts_or_else_the_last(tmp_path):
     assert [v.fingerprint for v in found.variants] == ["aaaa"] and found.left_out == ["tent (bbbb)"]
 
 
+def squares(*domains, seeds=(0, 1)):
+    return {("tent", domain, seed): RIGHT for domain in domains for seed in seeds}
+
+
+@pytest.mark.parametrize("trial", [squares("fog"), squares("fog", "snow") | squares("frost", seeds=(0,))])
+def test_an_aborted_trial_does_not_replace_finished_results(tmp_path, trial):
+    latest = {"extra": {"fingerprints": {"tent": "bbbb"}}}
+    write_run(tmp_path, squares("fog", "snow", "frost"), "aaaa")
+    write_run(tmp_path, trial, "bbbb", latest)
+    (found,) = find_runs([tmp_path])
+    assert [v.fingerprint for v in found.variants] == ["aaaa"] and found.left_out == ["tent (bbbb, unfinished)"]
+    (comparison,) = group_runs([found])
+    assert comparison.summary.complete and comparison.summary.averages["TENT", "accuracy"].n_seeds == 2
+    write_run(tmp_path, squares("fog", "snow", "frost"), "bbbb", latest)
+    (found,) = find_runs([tmp_path])
+    assert [v.fingerprint for v in found.variants] == ["bbbb"] and found.left_out == ["tent (aaaa)"], "now it is whole"
+
+
+def test_seeds_that_a_config_asks_for_and_has_not_are_unfinished(tmp_path):
+    write_run(tmp_path, squares("usps"), "aaaa", config="SEEDS: [0, 1]")
+    write_run(tmp_path, squares("usps", seeds=(0,)), "bbbb", config="SEEDS: [0, 1]")
+    assert find_runs([tmp_path])[0].left_out == ["tent (bbbb, unfinished)"]
+    write_run(tmp_path, {}, "bbbb")
+    (tmp_path / "config-tent-bbbb.yaml").write_text("SEEDS: [0]")
+    assert find_runs([tmp_path])[0].left_out == ["tent (aaaa)"], "fewer seeds on purpose are finished"
+
+
+def test_of_unfinished_configurations_the_one_with_most_cells_is_shown(tmp_path):
+    write_run(tmp_path, squares("fog", "snow", seeds=(0,)), "aaaa", config="SEEDS: [0, 1]")
+    write_run(tmp_path, squares("frost", seeds=(0,)), "bbbb", config="SEEDS: 7")
+    (found,) = find_runs([tmp_path])
+    assert found.left_out == ["tent (bbbb, unfinished)"]
+
+
 def test_domains_of_files_are_one_variant_and_cells_of_replaced_files_are_left_out(tmp_path):
     write_run(tmp_path, {("tent", "fog", 0): RIGHT, ("norm", "fog", 0): ~RIGHT}, "abc-111")
     write_run(tmp_path, {("tent", "snow", 0): RIGHT}, "abc-222")
@@ -88,20 +122,19 @@ def test_no_path_is_made_of_hostile_names(tmp_path):
 
 def test_yaml_is_data_only(tmp_path, caplog):
     write_run(tmp_path, {("tent", "fog", 0): RIGHT})
-    (tmp_path / "config-tent.yaml").write_text("A: !!python/object/apply:os.getcwd []\n")
+    (tmp_path / "config-tent-abc.yaml").write_text("A: !!python/object/apply:os.getcwd []\n")
     assert find_runs([tmp_path])[0].variants[0].config == {}
-    assert "config-tent.yaml" in caplog.text
+    assert "config-tent-abc.yaml" in caplog.text
 
 
 def test_runs_on_the_same_data_are_compared_under_telling_names(tmp_path):
-    old = write_old_run(tmp_path / "old", ABOUT)
-    new = write_run(
-        tmp_path / "new", {("tent", "fog", 0): RIGHT}, "ff", {**ABOUT, "dataset": {"name": "d", "data_dir": "there"}}
-    )
-    (new / "config-tent-ff.yaml").write_text("OPTIM: {LR: 0.1}\nMODEL: {ARCH: r}\nSAVE_DIR: elsewhere\n")
+    bare = write_bare_run(tmp_path / "bare", ABOUT)
+    elsewhere = {**ABOUT, "dataset": {"name": "d", "data_dir": "there"}}
+    config = "OPTIM: {LR: 0.1}\nMODEL: {ARCH: r}\nSAVE_DIR: elsewhere\n"
+    new = write_run(tmp_path / "new", {("tent", "fog", 0): RIGHT}, "ff", elsewhere, config=config)
     again = write_run(tmp_path / "again", {("tent", "fog", 0): RIGHT}, "ee", ABOUT)
     other = write_run(tmp_path / "other", {("tent", "fog", 0): RIGHT}, "ff", {**ABOUT, "model_sha256": "n"})
-    first, second = group_runs(find_runs([old, new, again, other]))
+    first, second = group_runs(find_runs([bare, new, again, other]))
     assert list(first.variants) == ["TENT [OPTIM.LR=0.001]", "IP", "TENT [OPTIM.LR=0.1]", "TENT [OPTIM.LR=—]"]
     assert first.config_differences() == {"OPTIM.LR": ["0.001", "0.002", "0.1", "—"]}
     assert list(second.variants) == ["TENT"] and second.title != first.title
@@ -109,8 +142,7 @@ def test_runs_on_the_same_data_are_compared_under_telling_names(tmp_path):
 
 
 def test_a_sweep_keeps_its_settings_in_the_names(tmp_path):
-    names = ["cattan [CATTAN.D=4]", "cattan [CATTAN.D=8]", "cattan [CATTAN.D=8]"]
-    first = write_run(tmp_path / "a", {(name, "fog", 0): RIGHT for name in names[:2]}, description=ABOUT)
-    second = write_run(tmp_path / "b", {(names[2], "fog", 0): RIGHT}, description=ABOUT)
-    (comparison,) = group_runs(find_runs([first, second]))
+    for folder, d in (("a", 4), ("a", 8), ("b", 8)):
+        write_run(tmp_path / folder, {("cattan", "fog", 0): RIGHT}, description=ABOUT, settings=(("CATTAN.D", d),))
+    (comparison,) = group_runs(find_runs([tmp_path / "a", tmp_path / "b"]))
     assert list(comparison.variants) == ["CATTAn [CATTAN.D=4]", "CATTAn [CATTAN.D=8]", "CATTAn [CATTAN.D=8] #2"]

@@ -7,9 +7,10 @@ import pytest
 from runs_by_hand import write_run
 
 from tta_cattan.bench.report.comparison import group_runs
-from tta_cattan.bench.report.pairs import compare_all, pairs_table
+from tta_cattan.bench.report.page import verdict
+from tta_cattan.bench.report.pairs import compare_all
 from tta_cattan.bench.report.reading import find_runs
-from tta_cattan.bench.report.words import verdict
+from tta_cattan.bench.report.tables import pairs_table
 from tta_cattan.bench.results.paired import mcnemar, paired_difference
 
 RNG = np.random.default_rng(0)

@@ -1,8 +1,6 @@
-"""Predictions lie beside the results before the results say so, and damage costs only themselves."""
+"""Predictions are on the disk before the result's line, and damage to them costs nothing else."""
 
 from __future__ import annotations
-
-import json
 
 import numpy as np
 import pytest
@@ -83,9 +81,3 @@ def test_a_run_stores_all_that_a_report_needs(tmp_path):
             if record.cell.method == "cattan":
                 assert metrics["extra_bytes"] > 0
                 assert ("dimension" in record.info) == (protocol == "offline")
-
-
-def test_lines_of_earlier_versions_are_read(tmp_path):
-    line = {"schema": 1, "method": "tent", "domain": "fog", "severity": 5, "seed": 0, "fingerprint": "f"}
-    (tmp_path / "results.jsonl").write_text(json.dumps({**line, "metrics": {"accuracy": 0.5}, "info": {}}) + "\n")
-    assert ResultsStore(tmp_path).records() == [Record(CELL, "f", {"accuracy": 0.5})]

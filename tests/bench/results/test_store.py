@@ -8,7 +8,7 @@ import logging
 import numpy as np
 import pytest
 
-from tta_cattan.bench.results.store import Cell, Record, ResultsStore
+from tta_cattan.bench.results.store import SCHEMA, Cell, Record, ResultsStore
 from tta_cattan.util.errors import UserError
 
 
@@ -17,8 +17,24 @@ def make_record(seed: int = 0, stamp: str = "f0", accuracy: float = 0.5, **info:
 
 
 def test_labels():
-    assert Cell("tent", "gaussian_noise", 5, 0).label == "gaussian_noise5"
-    assert Cell("tent", "usps", 0, 0).label == "usps"
+    assert Cell("tent", "gaussian_noise", 5, 0).target.label == "gaussian_noise5"
+    assert Cell("tent", "usps", 0, 0).target.label == "usps"
+    assert Cell("tent", "usps", 0, 0).label == "tent"
+    settings = (("CATTAN.D", 64), ("CORRUPTION.TYPE", ["fog", "snow"]))
+    assert Cell("cattan", "fog", 5, 0, settings).label == "cattan [CATTAN.D=64, CORRUPTION.TYPE=[fog,snow]]"
+
+
+@pytest.mark.parametrize("settings", ["D", 3, None, [["D"]], [["D", 1, 2]], [[1, "D"]], {"D": 1}, [["D", {}]]])
+def test_settings_are_keys_and_values(settings):
+    with pytest.raises(UserError, match="settings of a cell"):
+        Cell("tent", "fog", 5, 0, settings)
+
+
+def test_settings_survive_the_file_in_their_order(tmp_path):
+    cell = Cell("cattan", "fog", 5, 0, (("TEST.EPOCHS", 2), ("CORRUPTION.TYPE", ["fog"]), ("CATTAN.D", 8)))
+    record = Record(cell, "f", {"accuracy": 0.5})
+    ResultsStore(tmp_path).append(record)
+    assert ResultsStore(tmp_path).records() == [record] and hash(cell) == hash(ResultsStore(tmp_path).records()[0].cell)
 
 
 def test_round_trip(tmp_path):
@@ -29,7 +45,7 @@ def test_round_trip(tmp_path):
         {"d": 12, "curve": (0.5, 1e-300), "s": "a\n"},
     )
     assert "\n" not in record.to_line()
-    assert json.loads(record.to_line())["schema"] == 1
+    assert json.loads(record.to_line())["schema"] == SCHEMA
     assert Record.from_line(record.to_line()) == record
     ResultsStore(tmp_path / "new" / "run").append(record)
     store = ResultsStore(tmp_path / "new" / "run")
@@ -66,8 +82,9 @@ BAD_LINES = [
     b"\xff\xfe{}",
     b"[]",
     b"{}",
-    make_record().to_line().replace('"schema":1', '"schema":2').encode(),
+    make_record().to_line().replace(f'"schema":{SCHEMA}', '"schema":1').encode(),
     make_record().to_line().replace('"seed":0', '"seed":"0"').encode(),
+    make_record().to_line().replace('"settings":[]', '"settings":7').encode(),
     make_record().to_line().replace('"n":10', '"n":NaN').encode(),
     make_record().to_line().replace('"n":10', '"n":1' + "0" * 400).encode(),
     make_record().to_line().replace('"info":{}', '"info":[]').encode(),

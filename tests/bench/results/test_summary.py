@@ -13,7 +13,6 @@ import pytest
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.results.summary import summarise
-from tta_cattan.bench.results.tables import to_csv, to_json, to_markdown, to_text, write_summary
 from tta_cattan.util.errors import UserError
 
 # As the paper's table heads them.
@@ -103,7 +102,7 @@ def test_expected_cells_count_even_where_nothing_was_seen():
     assert summary.missing == 4 and not summary.complete
     assert summary.methods == ("b", "a") and [d.name for d in summary.domains] == ["fog", "snow", "frost"]
     assert summary.averages == {}, "a mean over fewer domains would pass for the mean over all"
-    assert "Incomplete (cells missing: 4)" in to_text(summary)
+    assert "Incomplete (cells missing: 4)" in summary.to_text()
     assert summarise(done, expected=[one.cell for one in done]).complete
 
 
@@ -115,7 +114,7 @@ def test_two_configurations_of_one_cell_are_not_mixed():
 
 
 def test_markdown_is_a_table_with_the_best_in_bold_and_the_second_underlined(values):
-    rows = markdown_rows(to_markdown(summarise(full_records(values))))
+    rows = markdown_rows(summarise(full_records(values)).table().to_markdown())
     assert rows[0] == ["method", *HEADS.values(), "avg"]
     assert {len(row) for row in rows} == {17}
     means = values.mean(axis=2)
@@ -133,23 +132,23 @@ def test_markdown_is_a_table_with_the_best_in_bold_and_the_second_underlined(val
 def test_markdown_of_ece_prefers_the_lowest_and_ties_share_the_bold():
     records = [record(name, "fog", 0, ece=ece, n=3) for name, ece in (("a", 0.2), ("b", 0.101), ("c", 0.099))]
     summary = summarise([*records, record("d", "snow", 0, ece=0.5, n=3)])
-    assert markdown_rows(to_markdown(summary, "ece"))[2:] == [
+    assert markdown_rows(summary.table("ece").to_markdown())[2:] == [
         ["a", "0.20", "-", "-"],
         ["b", "**0.10**", "-", "-"],
         ["c", "**0.10**", "-", "-"],
         ["d", "-", "**0.50**", "-"],
     ]
-    assert "**" not in to_markdown(summary, "n"), "a count has no best"
+    assert "**" not in summary.table("n").to_markdown(), "a count has no best"
 
 
 def test_markdown_cells_cannot_break_the_table():
     summary = summarise([record("a|b", "x|\ny", 0, severity=0, accuracy=0.5)])
-    assert to_markdown(summary).splitlines()[0] == r"| method | x\| y | avg |"
-    assert to_markdown(summary).splitlines()[2] == r"| a\|b | **50.0** | **50.0** |"
+    assert summary.table().to_markdown().splitlines()[0] == r"| method | x\| y | avg |"
+    assert summary.table().to_markdown().splitlines()[2] == r"| a\|b | **50.0** | **50.0** |"
 
 
 def test_csv_holds_full_precision(values):
-    rows = list(csv.DictReader(io.StringIO(to_csv(summarise(full_records(values))))))
+    rows = list(csv.DictReader(io.StringIO(summarise(full_records(values)).to_csv())))
     assert list(rows[0]) == ["method", "domain", "severity", "metric", "mean", "std", "n_seeds"]
     assert len(rows) == len(METHODS) * len(CORRUPTIONS) * 3
     row = next(r for r in rows if (r["method"], r["domain"], r["metric"]) == ("tent", "fog", "accuracy"))
@@ -157,13 +156,13 @@ def test_csv_holds_full_precision(values):
     assert float(row["std"]) == pytest.approx(values[2, 9].std(ddof=1), rel=1e-14)
     assert (row["severity"], row["n_seeds"]) == ("5", "3")
     single = summarise([record('odd,"name"', "fog", 0, accuracy=0.5)])
-    assert next(csv.DictReader(io.StringIO(to_csv(single))))["method"] == 'odd,"name"'
-    assert next(csv.DictReader(io.StringIO(to_csv(single))))["std"] == ""
+    assert next(csv.DictReader(io.StringIO(single.to_csv())))["method"] == 'odd,"name"'
+    assert next(csv.DictReader(io.StringIO(single.to_csv())))["std"] == ""
 
 
 def test_json_holds_everything(values):
     summary = summarise(full_records(values)[:-1])
-    read = json.loads(to_json(summary))
+    read = json.loads(summary.to_json())
     assert read["methods"] == METHODS and read["complete"] is False and read["missing"] == 1
     assert read["domains"][0] == {"domain": "gaussian_noise", "severity": 5, "label": "gaussian_noise5"}
     cells = {(c["method"], c["domain"], c["metric"]): c for c in read["cells"]}
@@ -175,7 +174,7 @@ def test_json_holds_everything(values):
 
 def test_text_is_aligned_and_fits_the_terminal(values):
     records = [one for one in full_records(values) if (one.cell.method, one.cell.domain) != ("shot", "fog")]
-    lines = to_text(summarise(records)).splitlines()
+    lines = summarise(records).to_text().splitlines()
     table = lines[: 1 + len(METHODS)]
     assert len({len(line) for line in table}) == 1 and len(table[0]) <= 200
     assert table[0].split() == ["method", *HEADS.values(), "avg", "ECE"]
@@ -190,7 +189,7 @@ def test_text_is_aligned_and_fits_the_terminal(values):
 
 def test_text_of_many_columns_is_wrapped_and_names_severities():
     records = [record("tent", name, 0, severity, accuracy=0.5) for name, severity in product(CORRUPTIONS, range(1, 6))]
-    lines = to_text(summarise(records)).splitlines()
+    lines = summarise(records).to_text().splitlines()
     assert max(map(len, lines)) <= 200
     heads = [word for line in lines if line.startswith("method") for word in line.split()]
     assert [head for head in heads if head.startswith("gauss")] == [f"gauss{severity}" for severity in range(1, 6)]
@@ -199,13 +198,13 @@ def test_text_of_many_columns_is_wrapped_and_names_severities():
 
 def test_written_files_are_whole_and_read_back(tmp_path, values):
     summary = summarise(full_records(values))
-    write_summary(tmp_path / "run", summary, ["# Digits", "", "seeds 0 1 2"])
+    summary.write(tmp_path / "run", ["# Digits", "", "seeds 0 1 2"])
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["summary.csv", "summary.json", "summary.md"]
     markdown = (tmp_path / "run" / "summary.md").read_text(encoding="utf-8")
     assert markdown.startswith("# Digits\n\nseeds 0 1 2\n\n## Accuracy (%)\n\n| method |")
-    assert to_markdown(summary, "ece") in markdown and "## n" not in markdown
-    assert (tmp_path / "run" / "summary.csv").read_text() == to_csv(summary)
+    assert summary.table("ece").to_markdown() in markdown and "## n" not in markdown
+    assert (tmp_path / "run" / "summary.csv").read_text() == summary.to_csv()
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["complete"] is True
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write.*summary.md"):
-        write_summary(tmp_path / "file", summary)
+        summary.write(tmp_path / "file")

@@ -8,7 +8,7 @@ import pytest
 
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.run import plan
-from tta_cattan.bench.run.plan import Job, cell_fingerprint, plan_cells, plan_rows, seeds
+from tta_cattan.bench.run.plan import Row, cell_fingerprint, plan_cells, plan_rows, seeds
 from tta_cattan.bench.run.setting import check_alike
 from tta_cattan.config import get_defaults, leaves, load_cfg
 from tta_cattan.methods import ADAPTATION_REGISTRY
@@ -95,11 +95,12 @@ def test_model_subspace_data_method_and_version_are_in_it(monkeypatch):
 
 def test_cells_go_by_method_then_domain_then_seed():
     cfg = load_cfg(None, ["SEEDS", "3,1", "MODEL.ADAPTATION", "TENT"])
-    cells = plan_cells([Job(cfg, (), "f"), Job(get_defaults(), (), "g")], [[Domain("fog", 5), Domain("snow", 5)]] * 2)
-    assert [(job.fingerprint, cell.method, cell.domain, cell.severity, cell.seed) for job, cell in cells] == [
-        ("f", "tent", "fog", 5, 3), ("f", "tent", "fog", 5, 1),
-        ("f", "tent", "snow", 5, 3), ("f", "tent", "snow", 5, 1),
-        ("g", "source", "fog", 5, 1), ("g", "source", "snow", 5, 1),
+    cells = plan_cells([Row(cfg), Row(get_defaults())], [[Domain("fog", 5), Domain("snow", 5)]] * 2)
+    assert all(row.label == cell.label for row, cell in cells)
+    assert [(cell.method, cell.domain, cell.severity, cell.seed) for _, cell in cells] == [
+        ("tent", "fog", 5, 3), ("tent", "fog", 5, 1),
+        ("tent", "snow", 5, 3), ("tent", "snow", 5, 1),
+        ("source", "fog", 5, 1), ("source", "snow", 5, 1),
     ]  # fmt: skip
     assert seeds(cfg) == [3, 1] and seeds(get_defaults()) == [get_defaults().RNG_SEED]
 

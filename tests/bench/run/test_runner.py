@@ -40,7 +40,7 @@ def settings() -> dict[str, Setting]:
 
 
 def metrics(row: Row, cell: Cell, settings: dict[str, Setting]) -> dict[str, float]:
-    record = cell_module.run_cell(Job(row.cfg, (), "f"), cell, settings[row.method])
+    record = cell_module.run_cell(Job(row.cfg, cell, "f"), settings[row.method])
     return {name: value for name, value in record.metrics.items() if name not in COST_METRICS}
 
 
@@ -97,7 +97,7 @@ def test_methods_that_need_images_are_refused_on_features(monkeypatch):
 
 def test_a_folder_that_another_run_holds_is_refused(tmp_path, settings):
     chosen = rows("source", save=tmp_path)
-    folder = description.run_folder([Job(chosen[0].cfg)], settings)
+    folder = description.run_folder(chosen, settings)
     folder.mkdir(parents=True)
     with ResultsStore(folder).lock(), pytest.raises(UserError):
         runner.run(chosen)
@@ -118,8 +118,8 @@ def test_a_dry_run_needs_source_data_or_a_subspace(monkeypatch, tmp_path):
 def test_a_sweep_of_many_keys_has_a_folder_name_that_a_file_system_takes(tmp_path, settings):
     def folder(keys):
         changes = tuple((key, 1) for key in keys)
-        job = Job(rows("source", save=tmp_path)[0].cfg, changes)
-        return description.run_folder([job], {job.label: next(iter(settings.values()))}).name
+        row = replace(rows("source", save=tmp_path)[0], changes=changes)
+        return description.run_folder([row], {row.label: next(iter(settings.values()))}).name
 
     few, many = folder(["A.KEY", "B.KEY"]), folder([f"NODE.KEY_{i}" for i in range(40)])
     assert few.endswith("-by-A.KEY-B.KEY")

@@ -1,1 +1,1 @@
-"""The paper's tables and figures as studies: what each runs, ours beside the published, the files it writes."""
+"""The paper's tables and figures as studies: our results beside the published ones."""

@@ -1,4 +1,4 @@
-"""Running a study: its own setting or another benchmark, what came out, and what it was."""
+"""Running a study, on the paper's benchmark or another."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tta_cattan.bench.data import benchmark_of
-from tta_cattan.bench.paper.compared import present_table
-from tta_cattan.bench.paper.dimensions import present_dimension
-from tta_cattan.bench.paper.gather import Gathered, domain_benchmark, gather
-from tta_cattan.bench.paper.options import present_options
-from tta_cattan.bench.paper.presentation import Presentation, to_text, write
+from tta_cattan.bench.paper.present import (
+    Presentation,
+    present_dimension,
+    present_options,
+    present_sweep,
+    present_table,
+)
 from tta_cattan.bench.paper.recovered import present_recovery
 from tta_cattan.bench.paper.setting import data_differences, setting_differences
 from tta_cattan.bench.paper.study import Study
-from tta_cattan.bench.paper.swept import present_sweep
-from tta_cattan.bench.report.extra import need
-from tta_cattan.bench.results.tables import METHOD_NAMES
+from tta_cattan.bench.report.style import need
+from tta_cattan.bench.results.summary import sample_range
+from tta_cattan.bench.run.gather import Gathered, domain_benchmark, gather
 from tta_cattan.bench.run.plan import Sweep, parse_sweeps, seeds
 from tta_cattan.bench.run.setting import is_defined
 from tta_cattan.config import find_config, load_cfg
+from tta_cattan.methods import method_title
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ _PRESENT: Mapping[str, Callable[[Study, Gathered, bool], Presentation]] = {
 
 @dataclass(frozen=True)
 class Request:
-    """What a user changes of a study; everything empty is the study as it is."""
+    """A user's changes to a study; empty fields leave it as it is."""
 
     cfg: str | None = None
     methods: tuple[str, ...] = ()
@@ -48,8 +51,8 @@ class Request:
 
 
 def run_study(study: Study, request: Request) -> tuple[str, list[Path]]:
-    """Run what is missing of a study, write its files, and return its text and their paths."""
-    need("matplotlib")  # before hours of work
+    """Run what is missing of a study, write its files, and return its text and the paths."""
+    need("matplotlib")  # fail before hours of work
     path = find_config(request.cfg or study.cfg)
     overrides = [*own_overrides(study, path, request.cfg is None), *request.overrides]
     paper = load_cfg(find_config(study.cfg), own_overrides(study, find_config(study.cfg), True))
@@ -58,17 +61,17 @@ def run_study(study: Study, request: Request) -> tuple[str, list[Path]]:
     methods, left_out = _methods(study, request, ours)
     vary = parse_sweeps(study.vary, overrides)
     gathered = gather(path, overrides, methods, sweeps, vary, study.pairs)
-    ignored = [sweep.key for sweep in sweeps] + ["DATA.SOURCE_DIR"]  # a place
+    ignored = [sweep.key for sweep in sweeps] + ["DATA.SOURCE_DIR"]  # where data is, not which
     data = data_differences(paper, ours, ignored)
     notes = _notes(gathered, data, setting_differences(paper, ours, ignored), left_out)
     shown = _PRESENT[study.kind](study, gathered, not data)
     folder = request.out or Path(ours.SAVE_DIR) / "paper"
-    files = write(folder, study.name, study.title, notes, shown)
-    return to_text(study.title, notes, shown), files
+    files = shown.write(folder, study.title, notes, study.name)
+    return shown.to_text(study.title, notes), files
 
 
 def own_overrides(study: Study, path: Path, on_its_data: bool) -> list[Any]:
-    """Return the study's own KEY VALUE pairs for a config; all pairs of domains means that none is named."""
+    """Return the study's KEY VALUE pairs for a config; a study of all pairs of domains names none."""
     values = {**study.overrides, **(study.data if on_its_data else {})}
     if study.pairs and domain_benchmark(load_cfg(path)) is not None:
         values = {"DATA.SOURCE": "", "DATA.TARGET": "", **values}
@@ -83,9 +86,9 @@ def _sweeps(study: Study, request: Request, overrides: list[Any]) -> list[Sweep]
 
 
 def _methods(study: Study, request: Request, ours: CfgNode) -> tuple[list[str], list[str]]:
-    """Return the methods to run, and those of the study that are not defined for the inputs of the benchmark.
+    """Return the methods to run, and those of the study that cannot take the benchmark's inputs.
 
-    Note: a method that the user names is never left out; where it cannot run, that is an error.
+    Note: a method that the user names is never left out; if it cannot run, that is an error.
     """
     if request.methods:
         return list(request.methods), []
@@ -95,22 +98,20 @@ def _methods(study: Study, request: Request, ours: CfgNode) -> tuple[list[str], 
 
 
 def _notes(gathered: Gathered, data: list[str], settings: list[str], left_out: list[str]) -> list[str]:
-    """Return the lines that say what the tables are of."""
+    """Return the lines above the tables: data, settings, folders."""
     cfg = gathered.cfg
-    numbers = sorted({int(record.metrics["n"]) for record in gathered.records})
-    images = f"{numbers[0]:,}" if numbers[0] == numbers[-1] else f"{numbers[0]:,} to {numbers[-1]:,}"
     verdict = (
         "the paper's" if not data else f"NOT THE PAPER'S: {'; '.join(data)}. The published figures are of other data"
     )
     protocol = f"{cfg.TEST.PROTOCOL} protocol, {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL != "online" else "online"
     lines = [
         f"data: {verdict}",
-        f"{cfg.CORRUPTION.DATASET}, {images} samples per domain, {cfg.MODEL.ARCH}; {protocol}, batch "
-        f"{cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}",
+        f"{cfg.CORRUPTION.DATASET}, {sample_range(gathered.records)} samples per domain, {cfg.MODEL.ARCH}; {protocol}, "
+        f"batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}",
     ]
     if settings:
         lines.append(f"settings that differ from the study's: {'; '.join(settings)}")
     if left_out:
-        names = ", ".join(METHOD_NAMES.get(method, method) for method in left_out)
+        names = ", ".join(method_title(method) for method in left_out)
         lines.append(f"left out: {names} (needs images, and {cfg.CORRUPTION.DATASET} has none)")
     return [*lines, f"results: {', '.join(map(str, gathered.folders))}"]

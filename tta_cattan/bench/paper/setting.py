@@ -1,4 +1,4 @@
-"""Whether a study runs on the paper's data and settings, said plainly."""
+"""How a study's data and settings differ from the paper's."""
 
 from __future__ import annotations
 
@@ -10,25 +10,32 @@ from tta_cattan.config import leaves
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-_DATA = ("CORRUPTION.", "DATA.", "MODEL.ARCH", "MODEL.CKPT_PATH", "MODEL.IN_FEATURES", "SOURCE.")
-# Where things lie and how they are loaded changes no result.
-_PLACES = (
-    "DATA_DIR", "CKPT_DIR", "SAVE_DIR", "DEVICE", "LOG_", "DESC", "CUDNN", "RNG_SEED", "TEST.NUM_WORKERS",
-    "RECOVERY.TAU", "RECOVERY.FALLBACK", "MODEL.ADAPTATION",
-)  # fmt: skip
+
+def is_data_key(key: str) -> bool:
+    """Whether a key decides the data or the source model."""
+    return key.startswith(("CORRUPTION.", "DATA.", "MODEL.ARCH", "MODEL.CKPT_PATH", "MODEL.IN_FEATURES", "SOURCE."))
+
+
+def is_setting_key(key: str) -> bool:
+    """Whether a key, not of the data, can change a result; places and devices cannot."""
+    other = (
+        "DATA_DIR", "CKPT_DIR", "SAVE_DIR", "DEVICE", "LOG_", "DESC", "CUDNN", "RNG_SEED", "TEST.NUM_WORKERS",
+        "RECOVERY.TAU", "RECOVERY.FALLBACK", "MODEL.ADAPTATION",
+    )  # fmt: skip
+    return not is_data_key(key) and not key.startswith(other)
 
 
 def data_differences(paper: CfgNode, ours: CfgNode, ignored: Iterable[str] = ()) -> list[str]:
-    """Return what separates our data and source model from the paper's; nothing where they are the same."""
+    """Return how our data and source model differ from the paper's."""
     if ours.CORRUPTION.DATASET != paper.CORRUPTION.DATASET:
         changed = [(ours.CORRUPTION.DATASET, paper.CORRUPTION.DATASET), (ours.MODEL.ARCH, paper.MODEL.ARCH)]
         return [f"{here} instead of {there}" for here, there in changed if here != there]
-    return _differences(paper, ours, lambda key: key.startswith(_DATA) and key not in ignored)
+    return _differences(paper, ours, lambda key: is_data_key(key) and key not in ignored)
 
 
 def setting_differences(paper: CfgNode, ours: CfgNode, ignored: Iterable[str] = ()) -> list[str]:
-    """Return the other keys in which the config that ran differs from the study's own."""
-    return _differences(paper, ours, lambda key: not key.startswith((*_DATA, *_PLACES)) and key not in ignored)
+    """Return how our other settings differ from the study's."""
+    return _differences(paper, ours, lambda key: is_setting_key(key) and key not in ignored)
 
 
 def _differences(paper: CfgNode, ours: CfgNode, counts: Callable[[str], bool]) -> list[str]:
@@ -41,7 +48,7 @@ def _differences(paper: CfgNode, ours: CfgNode, counts: Callable[[str], bool]) -
 
 
 def _short(value: object) -> str:
-    """Return a value as it can stand in a line; a long list by its length."""
+    """Return a value as short text; a long list by its length."""
     if isinstance(value, list):
         return f"{len(value)} entries" if len(value) > 5 else ",".join(map(str, value))
     return repr(value) if value == "" else str(value)

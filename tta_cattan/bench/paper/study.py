@@ -16,7 +16,7 @@ KINDS = ("table", "sweep", "options", "dimension", "recovery")
 
 @dataclass(frozen=True)
 class Study:
-    """What to run and what to put beside it; the keys of the file are the fields."""
+    """What to run and compare with; the fields are the keys of the file."""
 
     name: str
     title: str
@@ -28,17 +28,17 @@ class Study:
     sweep: str = ""  # KEY=a,b,c
     vary: tuple[str, ...] = ()  # KEY=a,b,c, each key alone
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    data: Mapping[str, Any] = field(default_factory=dict)  # overrides on the paper's own benchmark alone
-    says: str = ""  # what the paper says where it prints no figures
+    data: Mapping[str, Any] = field(default_factory=dict)  # overrides on the paper's own benchmark only
+    says: str = ""  # what the paper says if it prints no figures
 
 
 def study_names() -> list[str]:
-    """Return the names of the studies, tables first, as the paper has them."""
+    """Return the names of the studies, tables first."""
     return sorted((path.stem for path in _folder().glob("*.yaml")), key=lambda name: (name[:1] != "t", name))
 
 
 def load_study(name: str) -> Study:
-    """Return a study by its name, or say which there are."""
+    """Return a study by name."""
     names = study_names()
     if name not in names:
         raise UserError(f"there is no study {name!r}.{nearest(name, names)} Studies: {', '.join(names)}")
@@ -46,7 +46,7 @@ def load_study(name: str) -> Study:
 
 
 def read_study(path: Path) -> Study:
-    """Return the study that a file describes; what a study does not have is refused."""
+    """Return the study that a file describes; unknown keys are refused."""
     content = read_yaml(path)
     known = {entry.name for entry in fields(Study)} - {"name"}
     for key in content:

@@ -1,1 +1,1 @@
-"""A page about finished runs: figures, tables, comparisons."""
+"""A page about finished runs: tables, figures, paired comparisons."""

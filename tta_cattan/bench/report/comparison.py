@@ -1,52 +1,47 @@
-"""Runs that can be compared: the same data, source model and protocol; every method with a name of its own."""
+"""Groups of runs on the same data, source model and protocol, with a unique name for each method."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from tta_cattan.bench.report.reading import Run, Variant
-from tta_cattan.bench.results.store import Record
-from tta_cattan.bench.results.summary import Summary, summarise
-from tta_cattan.bench.results.tables import METHOD_NAMES
+from tta_cattan.bench.results.store import Record, row_label
+from tta_cattan.bench.results.summary import Summary, summarise_rows
+from tta_cattan.methods import method_title
 
-# Keys that differ between runs without making them different.
-_UNTELLING = ("SAVE_DIR", "LOG_DEST", "LOG_TIME", "DESC", "CKPT_DIR", "SEEDS", "CORRUPTION.TYPE", "MODEL.ADAPTATION")
 _ABSENT = "—"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods on one benchmark, by the names under which the report shows them."""
+    """Variants of methods on one benchmark, by the names that the report gives them."""
 
     title: str
     runs: Sequence[Run]
     variants: Mapping[str, Variant]
 
-    @cached_property
-    def records(self) -> dict[str, list[Record]]:
-        """The records of each method, their cells under its name here."""
-        return {
-            name: [replace(r, cell=replace(r.cell, method=name)) for r in variant.records]
-            for name, variant in self.variants.items()
-        }
+    @property
+    def records(self) -> dict[str, Sequence[Record]]:
+        """The records of each variant."""
+        return {name: variant.records for name, variant in self.variants.items()}
 
     @cached_property
     def summary(self) -> Summary:
         """Means and standard deviations over seeds."""
-        return summarise(record for records in self.records.values() for record in records)
+        return summarise_rows(self.records)
 
     @property
     def protocol(self) -> str:
-        """``offline``, ``online`` or what else the run says."""
+        """``offline``, ``online``, ...; empty if unknown."""
         return str(self.runs[0].fact("extra", "protocol") or "")
 
     def config_differences(self) -> dict[str, list[str]]:
-        """Return, by key, the settings of each variant, for the keys in which they differ."""
+        """Return the value of each variant, for each key in which they differ."""
         return _differences([variant.config for variant in self.variants.values()])
 
 
@@ -65,7 +60,7 @@ def group_runs(runs: Iterable[Run]) -> list[Comparison]:
 
 
 def _setting(run: Run) -> str:
-    """Return what two runs must share to be compared; a run that says nothing about itself stands alone."""
+    """Return what two runs must share to be compared; a run without a description is compared with none."""
     if not run.description:
         return str(run.folder.resolve())
     dataset = run.fact("dataset")
@@ -76,7 +71,7 @@ def _setting(run: Run) -> str:
 
 
 def _title(run: Run) -> str:
-    """Return data set, model and protocol, or the folder's name."""
+    """Return data set, model and protocol, or else the folder's name."""
     parts = [
         run.fact("config", "CORRUPTION", "DATASET"),
         run.fact("config", "MODEL", "ARCH"),
@@ -87,8 +82,8 @@ def _title(run: Run) -> str:
 
 
 def _named(variants: Sequence[Variant]) -> dict[str, Variant]:
-    """Give each variant a name: its method, and what tells it from others of the same method."""
-    names = [_display(variant.method) for variant in variants]
+    """Name each variant by its method, and by the settings that distinguish it from others of that method."""
+    names = [row_label(method_title(variant.method), variant.settings) for variant in variants]
     for name, times in Counter(names).items():
         if times == 1:
             continue
@@ -105,18 +100,20 @@ def _named(variants: Sequence[Variant]) -> dict[str, Variant]:
     return named
 
 
-def _display(method: str) -> str:
-    """Return a method as the papers write it; the settings of a sweep follow."""
-    name, bracket, settings = method.partition(" [")
-    return METHOD_NAMES.get(name, name) + bracket + settings
-
-
 def _differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the keys in which the configs differ, with each one's value as text; one that is not known has none."""
-    keys = dict.fromkeys(key for config in configs for key in config if key not in _UNTELLING)
+    """Return the keys in which the known configs differ, with each config's value as text."""
+    keys = dict.fromkeys(key for config in configs for key in config if _distinguishes(key))
     shown = {key: [_text(config[key]) if key in config else _ABSENT for config in configs] for key in keys}
     known = [place for place, config in enumerate(configs) if config]
     return {key: values for key, values in shown.items() if len({values[place] for place in known}) > 1}
+
+
+def _distinguishes(key: str) -> bool:
+    """Whether a key can make two results different, beyond what the names of method, domain and seed say."""
+    irrelevant = (
+        "SAVE_DIR", "LOG_DEST", "LOG_TIME", "DESC", "CKPT_DIR", "SEEDS", "CORRUPTION.TYPE", "MODEL.ADAPTATION",
+    )  # fmt: skip
+    return key not in irrelevant
 
 
 def _text(value: Any) -> str:

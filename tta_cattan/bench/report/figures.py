@@ -1,4 +1,4 @@
-"""The figures: functions from numbers to a matplotlib figure, which ``style.save`` writes."""
+"""Functions that draw numbers as matplotlib figures."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tta_cattan.bench.report.extra import need
-from tta_cattan.bench.report.style import INK, colours, label, styled
+from tta_cattan.bench.report.style import INK, colours, label, need, styled
 from tta_cattan.metrics import ReliabilityBins
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ _LEGEND_COLUMNS = 7
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of a line, with the standard deviation over seeds where there are several."""
+    """Points of a line, with their standard deviation over seeds if there are several."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -31,7 +30,7 @@ class Curve:
 
     @property
     def band(self) -> tuple[list[float], list[float]]:
-        """The line less and plus one standard deviation."""
+        """The line minus and plus one standard deviation."""
         std = self.std or [0.0] * len(self.y)
         return [y - s for y, s in zip(self.y, std, strict=True)], [y + s for y, s in zip(self.y, std, strict=True)]
 
@@ -42,7 +41,7 @@ def bars(
     ylabel: str,
     std: Mapping[str, Sequence[float | None]] | None = None,
 ) -> Figure:
-    """Draw one group of bars per name in ``groups``, with a bar per series; None leaves a gap."""
+    """Draw a group of bars per name in ``groups``, with a bar per series; None leaves a gap."""
     with styled():
         figure, (axes,) = _figure(height=3.4, legend={name: name for name in series})
         width = 0.84 / max(1, len(series))
@@ -66,14 +65,14 @@ def lines(
 ) -> Figure:
     """Draw a line per curve with a band of one standard deviation, and a dashed one per ``level``.
 
-    Note: a level far from all curves would flatten them; it is told in the legend instead.
+    Note: a level far from all curves would flatten them; it is given in the legend instead.
     """
     low = min((y for curve in curves.values() for y in curve.band[0]), default=0.0)
     high = max((y for curve in curves.values() for y in curve.band[1]), default=0.0)
     levels = {name: value for name, value in (level or {}).items() if 2 * low - high <= value <= 2 * high - low}
-    far = {name: value for name, value in (level or {}).items() if name not in levels}
+    far = {name: f"{name} ({value:.1f})" for name, value in (level or {}).items() if name not in levels}
     palette = colours([*curves, *(level or {})])
-    legend = {name: name for name in (*curves, *levels)} | {name: f"{name} ({far[name]:.1f})" for name in far}
+    legend = {name: far.get(name, name) for name in palette}
     with styled():
         figure, (axes,) = _figure(height=3.2, legend=legend)
         for name, curve in curves.items():
@@ -126,7 +125,7 @@ def reliability(bins: Mapping[str, ReliabilityBins]) -> Figure:
 def dimension(curve: Mapping[str, Sequence[float]], chosen: int, title: str = "") -> Figure:
     """Draw ``subspace.stability_curve``: the eigenvalue gaps and the bound against d, and the chosen d.
 
-    Note: the axis is logarithmic; a gap of 0 has no place on it.
+    Note: the axis is logarithmic, so gaps of 0 are left out.
     """
     named = {"source": ("source gaps", "#3f88d8"), "target": ("target gaps", "#e2543f"), "bound": ("bound", INK)}
     with styled():
@@ -146,7 +145,7 @@ def dimension(curve: Mapping[str, Sequence[float]], chosen: int, title: str = ""
 
 
 def cost(measures: Mapping[str, Mapping[str, float]], show: Mapping[str, Callable[[float], str]]) -> Figure:
-    """Draw a panel of horizontal bars per measure, ``measures[measure][name]``, with the values as ``show`` says."""
+    """Draw a panel of horizontal bars per measure, ``measures[measure][name]``, with values formatted by ``show``."""
     names = list(dict.fromkeys(name for values in measures.values() for name in values))
     palette = colours(names)
     with styled():
@@ -198,12 +197,12 @@ def _figure(
 
 
 def _plain_ticks(axis: Axis) -> None:
-    """Write the powers of a logarithmic axis as plain numbers: its own labels are formulas."""
+    """Label a logarithmic axis with plain numbers instead of powers."""
     ticker = need("matplotlib.ticker")
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def _whole(curves: Mapping[str, Curve]) -> bool:
-    """Tell whether the x axis counts something."""
+    """Whether all x are whole numbers."""
     return all(float(x).is_integer() for curve in curves.values() for x in curve.x)

@@ -1,8 +1,7 @@
-"""Each two methods of a comparison on the same images."""
+"""Paired comparisons of the methods on the same images."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -12,19 +11,18 @@ from numpy.typing import NDArray
 
 from tta_cattan.bench.report.comparison import Comparison
 from tta_cattan.bench.report.reading import Variant
-from tta_cattan.bench.results.layout import Entry, Table
 from tta_cattan.bench.results.paired import Difference, mcnemar, paired_difference
 
 
 @dataclass(frozen=True)
 class Pair:
-    """How much more often the first method is right than the second."""
+    """The difference in accuracy of two methods, first minus second."""
 
     first: str
     second: str
     difference: Difference
-    squares: int  # domains x seeds that both have
-    p_value: float | None  # McNemar's mid-p, where there is one square
+    squares: int  # combinations of domain and seed that both have
+    p_value: float | None  # McNemar's mid-p, if there is one square
 
     @property
     def text(self) -> str:
@@ -34,16 +32,16 @@ class Pair:
         return f"{_points(found.mean, digits, '+')} [{_points(found.low, digits)},\u00a0{_points(found.high, digits)}]"
 
     def reversed(self) -> Pair:
-        """Return the same comparison seen from the second method."""
+        """Return the same comparison, second minus first."""
         found = self.difference
         turned = Difference(-found.mean, -found.high, -found.low, found.n)
         return Pair(self.second, self.first, turned, self.squares, self.p_value)
 
 
 def compare_all(comparison: Comparison) -> dict[tuple[str, str], Pair]:
-    """Return every ordered pair of methods whose predictions are known on common images.
+    """Return every ordered pair of methods that have predictions on common images.
 
-    Note: the level of the intervals is Bonferroni's, so that with 95 % all of them hold at once.
+    Note: the level is Bonferroni-corrected: with 95 % all intervals hold at once.
     """
     variants = comparison.variants
     common = {(a, b): _differences(variants[a], variants[b]) for a, b in combinations(variants, 2)}
@@ -60,22 +58,8 @@ def compare_all(comparison: Comparison) -> dict[tuple[str, str], Pair]:
     return pairs
 
 
-def pairs_table(names: Sequence[str], pairs: Mapping[tuple[str, str], Pair]) -> Table:
-    """Return the matrix: the row's accuracy minus the column's; decided differences are marked as the best are."""
-    rows = []
-    for first in names:
-        row = [Entry(first)]
-        for second in names:
-            pair = pairs.get((first, second))
-            won = pair is not None and pair.difference.decided and pair.difference.mean > 0
-            text = "" if first == second else "-"
-            row.append(Entry(pair.text, pair.difference.mean, "best" if won else "") if pair else Entry(text))
-        rows.append(row)
-    return Table(["row − column", *names], rows)
-
-
 def _differences(one: Variant, other: Variant) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-    """Return (image, difference) for each square on which both saw the same images with the same labels."""
+    """Return (image, difference) for each square on which both have the same images and labels."""
     groups = []
     for square, mine in one.predictions.items():
         theirs = other.predictions.get(square)
@@ -87,6 +71,6 @@ def _differences(one: Variant, other: Variant) -> list[tuple[NDArray[Any], NDArr
 
 
 def _points(value: float, digits: int, sign: str = "") -> str:
-    """Return a difference of fractions in points, with a true minus sign."""
+    """Return a difference of fractions in percentage points, with a true minus sign."""
     text = f"{100 * value:{sign}.{digits}f}"
     return text.replace("-", "−") if float(text) else f"{0:.{digits}f}"

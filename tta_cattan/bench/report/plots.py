@@ -1,4 +1,4 @@
-"""Which figures a comparison gives, from what its records hold; a figure without numbers is left out."""
+"""The figures of a comparison; those without numbers are left out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from tta_cattan.bench.report.comparison import Comparison
 from tta_cattan.bench.report.figures import Curve
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import Summary
-from tta_cattan.bench.results.tables import domain_heads
 from tta_cattan.metrics import ReliabilityBins
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _POINTS = "accuracy (%)"
-# Panels of the cost figure, with the form of their numbers.
+# Panels of the cost figure, with the format of their numbers.
 _COST = {
     "ms per image": "{:.2f}".format,
     "peak memory (MB)": "{:,.0f}".format,
@@ -29,7 +28,7 @@ _COST = {
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure with the name of its files, its title and what one should know to read it."""
+    """A figure with its title and caption and the name of its files."""
 
     name: str
     title: str
@@ -58,12 +57,12 @@ def _by_domain(summary: Summary) -> Plot | None:
     if "accuracy" not in summary.metrics:
         return None
     caption = "Mean over seeds; the lines are one standard deviation, where there are several seeds."
-    figure = figures.bars(domain_heads(summary), means, _POINTS, stds)
+    figure = figures.bars(summary.domain_heads(), means, _POINTS, stds)
     return Plot("accuracy", "Accuracy by domain", caption, figure)
 
 
 def _over_epochs(comparison: Comparison) -> Plot | None:
-    """Return lines of the accuracy of each epoch's predictions; a method without epochs is a level."""
+    """Return lines of the accuracy in each epoch; a method without epochs is a level."""
     curves = _curves(comparison, lambda info: [(n, value) for n, value in enumerate(info["epochs"], start=1)])
     averages = comparison.summary.averages
     level = {
@@ -104,7 +103,7 @@ def _reliability(comparison: Comparison) -> Plot | None:
                 one = ReliabilityBins(*(tuple(parts[key]) for key in ("count", "confidence", "correct")))
                 bins[name] = bins[name] + one if name in bins else one
             except (KeyError, TypeError, ValueError):
-                continue  # an earlier version's line
+                continue  # missing or damaged
     bins = {name: one for name, one in bins.items() if sum(one.count)}
     if not bins:
         return None
@@ -137,13 +136,13 @@ def _cost(summary: Summary) -> Plot | None:
 
 
 def _dimensions(comparison: Comparison) -> Iterator[Plot]:
-    """Yield the dimension figure of every method that has one, on the first domain that has."""
+    """Yield the dimension figure of each method that has one, for its first domain."""
     for number, (name, records) in enumerate(comparison.records.items()):
         found = [record for record in records if _has_dimension(record)]
         if found:
             first = found[0]
-            chosen = {r.cell.label: r.info["d_target"] for r in found if r.cell.seed == first.cell.seed}
-            title = f"{name}, {first.cell.label}"
+            chosen = {r.cell.target.label: r.info["d_target"] for r in found if r.cell.seed == first.cell.seed}
+            title = f"{name}, {first.cell.target.label}"
             figure = figures.dimension(first.info["dimension"], first.info["d_target"], title)
             caption = (
                 f"d with seed {first.cell.seed}: " + ", ".join(f"{label} {d}" for label, d in chosen.items()) + "."
@@ -152,7 +151,7 @@ def _dimensions(comparison: Comparison) -> Iterator[Plot]:
 
 
 def _has_dimension(record: Record) -> bool:
-    """Tell whether a record holds what the dimension figure shows."""
+    """Whether a record holds the data of the dimension figure."""
     curve, d = record.info.get("dimension"), record.info.get("d_target")
     return isinstance(d, int) and isinstance(curve, dict) and {"d", "target", "bound"} <= curve.keys()
 
@@ -160,7 +159,7 @@ def _has_dimension(record: Record) -> bool:
 def _curves(
     comparison: Comparison, points: Callable[[Mapping[str, Any]], list[tuple[float, float]]]
 ) -> dict[str, Curve]:
-    """Return a curve per method: the mean over domains of each seed, then mean and deviation over seeds."""
+    """Return a curve per method: the mean over domains per seed, then mean and standard deviation over seeds."""
     curves = {}
     for name, records in comparison.records.items():
         by_seed: dict[int, list[list[tuple[float, float]]]] = {}
@@ -168,14 +167,14 @@ def _curves(
             try:
                 found = [(float(x), float(y)) for x, y in points(record.info)]
             except (KeyError, TypeError, ValueError, ZeroDivisionError):
-                continue  # an earlier version's line
+                continue  # missing or damaged
             by_seed.setdefault(record.cell.seed, []).append(found)
-        # Like the averages: a mean over fewer domains would pass for the mean over all.
+        # As for the averages, a mean over fewer domains must not pass for the mean over all.
         by_seed = {seed: found for seed, found in by_seed.items() if len(found) == len(comparison.summary.domains)}
         every = [one for found in by_seed.values() for one in found]
         x = [place for place, _ in every[0]] if every else []
         if not x or any([place for place, _ in one] != x for one in every):
-            continue  # nothing, or domains of other sizes: no common axis
+            continue  # no points, or no common axis: domains of different sizes
         seeds = [
             [100 * statistics.fmean(one[place][1] for one in found) for place in range(len(x))]
             for found in by_seed.values()

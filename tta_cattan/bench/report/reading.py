@@ -1,4 +1,4 @@
-"""What folders of results hold, gaps and damage included."""
+"""Reading the results, configs and descriptions in the folders of runs, tolerating gaps and damage."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import yaml
 from numpy.typing import NDArray
 
 from tta_cattan.bench.domain import Domain
-from tta_cattan.bench.results.identity import RUN_FILE
+from tta_cattan.bench.results.identity import RUN_FILE, config_path
 from tta_cattan.bench.results.predictions import predictions_path, read_predictions
-from tta_cattan.bench.results.store import RESULTS_FILE, Record, ResultsStore
+from tta_cattan.bench.results.store import RESULTS_FILE, Record, ResultsStore, Settings, row_label
 from tta_cattan.config import leaves
 from tta_cattan.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 _MAX_BYTES = 1 << 24  # of a description or a config
-# One image set under one seed: what two methods can be compared on.
+# One image set with one seed, on which two methods can be compared.
 Square = tuple[Domain, int]
 
 
@@ -33,15 +33,21 @@ Square = tuple[Domain, int]
 class Variant:
     """One method under one configuration: its results in one run."""
 
-    method: str  # as the results name it, the settings of a sweep included
-    fingerprint: str  # of the configuration: the part that all domains share
+    method: str
+    settings: Settings  # of a sweep
+    fingerprint: str  # of the configuration
     folder: Path
     records: Sequence[Record]
-    config: Mapping[str, Any] = field(default_factory=dict)  # by dotted key; empty where it is not known
+    config: Mapping[str, Any] = field(default_factory=dict)  # by dotted key; empty if unknown
+
+    @property
+    def label(self) -> str:
+        """The label of the variant's row in the results."""
+        return row_label(self.method, self.settings)
 
     @cached_property
     def predictions(self) -> dict[Square, dict[str, NDArray[Any]]]:
-        """The predictions of every square that has them."""
+        """The predictions on each square that has them."""
         found = {
             (record.cell.target, record.cell.seed): read_predictions(
                 predictions_path(self.folder, record.cell, record.fingerprint)
@@ -53,12 +59,12 @@ class Variant:
 
 @dataclass(frozen=True)
 class Run:
-    """A folder of results: what it says about itself, and its variants."""
+    """A folder of results: its description and its variants."""
 
     folder: Path
     description: Mapping[str, Any]
     variants: Sequence[Variant]
-    left_out: Sequence[str]  # what a later configuration of the same method, or later files, have replaced
+    left_out: Sequence[str]  # other configurations of the same methods, and results on replaced files
 
     def fact(self, *path: str) -> Any:
         """Return a fact of ``run.json``, or None."""
@@ -69,7 +75,7 @@ class Run:
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
-    """Return the runs in ``paths``: folders with results, or folders of such folders."""
+    """Return the runs in ``paths``: folders of results, or folders of such folders."""
     runs = []
     for path in map(Path, paths):
         if not path.is_dir():
@@ -87,49 +93,63 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
 
 
 def _read_run(folder: Path) -> Run:
-    """Return a run; of several configurations of one method, the one that ran last.
+    """Return a run with one variant per method and settings: the latest that is finished, if any is.
 
-    Note: where a domain's files were replaced, its results on the earlier ones are left out: methods are compared on
-    the same images.
+    Note: methods are compared on the same images, so results on files that were replaced since are left out.
     """
     description = _read_mapping(folder / RUN_FILE)
     records = list(ResultsStore(folder).records())
     files = {record.cell.target: record.files for record in records}
-    earlier = [record for record in records if record.files != files[record.cell.target]]
-    by_variant: dict[tuple[str, str], list[Record]] = {}
+    replaced = [record for record in records if record.files != files[record.cell.target]]
+    by_row: dict[tuple[str, Settings], dict[str, list[Record]]] = {}
     for record in records:
-        if record.files == files[record.cell.target]:
-            by_variant.setdefault((record.cell.method, record.configuration), []).append(record)
+        cell = record.cell
+        if record.files == files[cell.target]:
+            by_row.setdefault((cell.method, cell.settings), {}).setdefault(record.configuration, []).append(record)
     extra = description.get("extra")
-    current = extra.get("fingerprints") if isinstance(extra, dict) else None
-    latest = dict(by_variant.keys())
-    for method, fingerprint in (current if isinstance(current, dict) else {}).items():
-        if (method, fingerprint) in by_variant:
-            latest[method] = fingerprint
-    variants = [
-        Variant(
-            method, latest[method], folder, by_variant[method, latest[method]], _config(folder, method, latest[method])
-        )
-        for method in latest
-    ]
-    left_out = [f"{method} ({stamp})" for method, stamp in by_variant if latest[method] != stamp]
-    left_out += [f"{record.cell.method} on earlier files of {record.cell.label}" for record in earlier]
+    latest = extra.get("fingerprints") if isinstance(extra, dict) else None
+    variants, left_out = [], []
+    for (method, settings), by_configuration in by_row.items():
+        found = [
+            Variant(method, settings, stamp, folder, its_records, _read_config(folder, method, stamp))
+            for stamp, its_records in by_configuration.items()
+        ]
+        label = found[0].label
+        domains = {record.cell.target for variant in found for record in variant.records}
+        stamp = latest.get(label) if isinstance(latest, dict) else None
+        ranks = [(*_rank(variant, domains), variant.fingerprint == stamp, place) for place, variant in enumerate(found)]
+        shown = found[ranks.index(max(ranks))]
+        variants.append(shown)
+        for variant, (finished, *_) in zip(found, ranks, strict=True):
+            if variant is not shown:
+                left_out.append(f"{label} ({variant.fingerprint}{'' if finished else ', unfinished'})")
+    left_out += [f"{record.cell.label} on earlier files of {record.cell.target.label}" for record in replaced]
     return Run(folder, description, variants, left_out)
 
 
-def _config(folder: Path, method: str, fingerprint: str) -> dict[str, Any]:
-    """Return the resolved config of a variant by dotted key; earlier versions named the file by the method alone."""
-    name = method.partition(" [")[0]
-    if not (re.fullmatch(r"[\w+-]+", name) and re.fullmatch(r"[0-9a-f]+", fingerprint)):
-        return {}  # not names that a run of ours gives: no path is made of them
-    for path in (folder / f"config-{name}-{fingerprint}.yaml", folder / f"config-{name}.yaml"):
-        if path.is_file():
-            return dict(leaves(_read_mapping(path)))
-    return {}
+def _rank(variant: Variant, domains: Iterable[Domain]) -> tuple[bool, int]:
+    """Rank the variants of a method: finished on all ``domains`` before unfinished, these by the number of cells.
+
+    Note: an aborted trial of another configuration must not replace finished results.
+    """
+    squares = {(record.cell.target, record.cell.seed) for record in variant.records}
+    asked = variant.config.get("SEEDS")
+    seeds = {seed for _, seed in squares}
+    seeds |= {seed for seed in asked if isinstance(seed, int)} if isinstance(asked, list) else set()
+    finished = all((domain, seed) in squares for domain in domains for seed in seeds)
+    return finished, 0 if finished else len(squares)
+
+
+def _read_config(folder: Path, method: str, fingerprint: str) -> dict[str, Any]:
+    """Return the resolved config of a variant by dotted key."""
+    if not (re.fullmatch(r"[\w+-]+", method) and re.fullmatch(r"[0-9a-f]+", fingerprint)):
+        return {}  # no run of ours uses such names: do not build a path from them
+    path = config_path(folder, method, fingerprint)
+    return dict(leaves(_read_mapping(path))) if path.is_file() else {}
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
-    """Return the JSON or YAML mapping in a file; nothing, with a warning, where it is missing or damaged."""
+    """Return the JSON or YAML mapping in a file, or an empty one, with a warning, if it is missing or damaged."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"more than {_MAX_BYTES:,} bytes")
@@ -138,6 +158,6 @@ def _read_mapping(path: Path) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValueError("not a mapping")
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        logger.warning("%s is not read (%s): the report has a gap there", path, error)
+        logger.warning("%s cannot be read (%s) and is left out of the report", path, error)
         return {}
     return value

@@ -3,58 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tta_cattan.bench.report.comparison import Comparison
-from tta_cattan.bench.report.pairs import Pair, pairs_table
-from tta_cattan.bench.report.words import number_range, plural
-from tta_cattan.bench.results.layout import Entry, Table
-from tta_cattan.bench.results.tables import METRIC_TITLES, average_column, metric_table
+from tta_cattan.bench.report.pairs import Pair
+from tta_cattan.bench.results.summary import shown_as
+from tta_cattan.bench.results.table import MISSING, Entry, Table, number_range
 
 _OVERVIEW = ("accuracy", "ece", "nll", "brier", "images_per_second", "peak_memory", "extra_bytes")
 _ELSEWHERE = ("n", "seconds")  # among the facts, and as images per second
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A table with the name of its files, its title and what one should know to read it."""
-
-    name: str
-    title: str
-    caption: str
-    table: Table
-
-
-def tables_of(comparison: Comparison, pairs: Mapping[tuple[str, str], Pair]) -> dict[str, Shown]:
-    """Return the tables for which the comparison has contents, by their kind."""
-    found = {
-        "overview": _overview(comparison),
-        "pairs": _pairs(comparison, pairs),
-        "domains": Shown("by-domain", "Accuracy by domain (%)", "Mean over seeds.", metric_table(comparison.summary)),
-        "configs": _configs(comparison),
-    }
-    return {kind: shown for kind, shown in found.items() if shown is not None}
+def tables_of(comparison: Comparison, pairs: Mapping[tuple[str, str], Pair]) -> dict[str, Table]:
+    """Return the comparison's tables by kind; those without contents are left out."""
+    tables = {"overview": _overview(comparison), "domains": _domains(comparison)}
+    if pairs:
+        tables["pairs"] = pairs_table(list(comparison.variants), pairs)
+    if differences := comparison.config_differences():
+        rows = [[Entry(key), *map(Entry, values)] for key, values in differences.items()]
+        heads = ["key", *comparison.variants]
+        tables["configs"] = Table(heads, rows, title="Settings that differ", name="config-differences")
+    return tables
 
 
-def _overview(comparison: Comparison) -> Shown:
-    """Return every method's averages, of accuracy, calibration and cost."""
+def _overview(comparison: Comparison) -> Table:
+    """Return the averages of accuracy, calibration and cost of every method."""
     summary = comparison.summary
     metrics = [*_OVERVIEW, *(m for m in summary.metrics if m not in (*_OVERVIEW, *_ELSEWHERE))]
     shown = [m for m in metrics if any((method, m) in summary.averages for method in summary.methods)]
-    columns = [[Entry(method) for method in summary.methods], *(average_column(summary, m) for m in shown)]
-    note = "Mean over the domains ± standard deviation over seeds. Best in bold, second best underlined."
+    columns = [map(Entry, summary.methods), *(summary.average_column(m) for m in shown)]
+    caption = "Mean over the domains ± standard deviation over seeds. Best in bold, second best underlined."
     if not summary.complete:
-        note += f" Incomplete (cells missing: {summary.missing}): an average needs a seed that has every domain."
-    table = Table(["method", *(METRIC_TITLES.get(m, m) for m in shown)], list(zip(*columns, strict=True)))
-    return Shown("summary", "Summary", note, table)
+        caption += f" Incomplete (cells missing: {summary.missing}): an average needs a seed that has every domain."
+    heads = ["method", *(shown_as(m).title for m in shown)]
+    return Table(heads, list(zip(*columns, strict=True)), caption, "Summary", "summary")
 
 
-def _pairs(comparison: Comparison, pairs: Mapping[tuple[str, str], Pair]) -> Shown | None:
-    """Return the matrix of differences."""
-    if not pairs:
-        return None
+def _domains(comparison: Comparison) -> Table:
+    table = comparison.summary.table()
+    return Table(table.heads, table.rows, "Mean over seeds.", "Accuracy by domain (%)", "by-domain")
+
+
+def pairs_table(names: list[str], pairs: Mapping[tuple[str, str], Pair]) -> Table:
+    """Return the matrix of differences, the row's accuracy minus the column's, with the row's wins marked."""
+    rows = [[Entry(first), *(_difference(first, second, pairs) for second in names)] for first in names]
     squares = sorted({pair.squares for pair in pairs.values()})
-    images = sorted({pair.difference.n for pair in pairs.values()})
+    images = {pair.difference.n for pair in pairs.values()}
     level = (
         "with its 95 % interval"
         if len(pairs) == 2
@@ -63,19 +56,23 @@ def _pairs(comparison: Comparison, pairs: Mapping[tuple[str, str], Pair]) -> Sho
     caption = (
         f"Accuracy of the row minus that of the column in points, {level}, on the same {number_range(images)} images "
         f"under {number_range(squares)} {plural('combination', squares[-1])} of domain and seed; an image counts once "
-        "however often it was seen. Bold: the interval leaves 0 out, so the row has won, on such images and with these "
+        "however often it was seen. Bold: the interval excludes 0, so the row has won, on such images and with these "
         "seeds."
     )
     p_values = [pair.p_value for pair in pairs.values() if pair.p_value is not None]
     if p_values:
         caption += f" Smallest mid-p of McNemar's test, of a single pair: {min(p_values):.2g}."
-    return Shown("paired", "Is the difference real?", caption, pairs_table(list(comparison.variants), pairs))
+    return Table(["row − column", *names], rows, caption, "Is the difference real?", "paired")
 
 
-def _configs(comparison: Comparison) -> Shown | None:
-    """Return the settings in which the methods differ."""
-    differences = comparison.config_differences()
-    if not differences:
-        return None
-    rows = [[Entry(key), *map(Entry, values)] for key, values in differences.items()]
-    return Shown("config-differences", "Settings that differ", "", Table(["key", *comparison.variants], rows))
+def _difference(first: str, second: str, pairs: Mapping[tuple[str, str], Pair]) -> Entry:
+    pair = pairs.get((first, second))
+    if pair is None:
+        return Entry("" if first == second else MISSING)
+    won = pair.difference.decided and pair.difference.mean > 0
+    return Entry(pair.text, pair.difference.mean, mark="best" if won else "")
+
+
+def plural(noun: str, number: int) -> str:
+    """Return the noun in the form that follows the number."""
+    return noun if number == 1 else f"{noun}s"

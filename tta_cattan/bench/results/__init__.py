@@ -1,1 +1,1 @@
-"""What a finished cell is: store, predictions, identity, summaries and tables."""
+"""Finished cells: their store, predictions, identity, summaries and tables."""

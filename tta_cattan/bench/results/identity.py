@@ -1,4 +1,4 @@
-"""What a result is: the fingerprint of its inputs, and the versions, machine and hashes behind a run."""
+"""The identity of a result: a fingerprint of its inputs, and the versions, machine and hashes of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DISTRIBUTIONS = ("torch", "torchvision", "timm", "numpy", "robustbench", "sciki
 
 
 def canonical_json(value: Any, name: str = "value") -> str:
-    """Return the one JSON text of ``value`` (sorted keys, floats by repr), or refuse what JSON cannot hold exactly."""
+    """Return the canonical JSON of ``value`` (sorted keys, floats by repr); refuse what JSON cannot hold exactly."""
     return json.dumps(_plain(value, name), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -34,13 +34,13 @@ def fingerprint(parts: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the version of Python and of every package that can change a result ("absent" if not installed)."""
+    """Return the versions of Python and of the packages that can change a result ("absent" if not installed)."""
     found = {"python": platform.python_version()}
     found.update((name, _installed(name)) for name in _DISTRIBUTIONS)
     return found
 
 
-@cache  # reading a package's metadata takes milliseconds, and every fingerprint asks for it
+@cache  # reading metadata takes milliseconds, and every fingerprint needs it
 def _installed(name: str) -> str:
     try:
         return metadata.version(name)
@@ -49,7 +49,7 @@ def _installed(name: str) -> str:
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """Return what the run ran on; ``device`` is the name of the device that did the arithmetic."""
+    """Describe the machine; ``device`` is the one that computes."""
     import torch
 
     return {
@@ -64,7 +64,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 def git_revision(folder: str | os.PathLike[str]) -> str | None:
     """Return the commit checked out in ``folder`` ("-dirty" appended if files were changed), or None outside git."""
     command = ["git", "-C", os.fspath(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    # Inside a git hook GIT_DIR and its like name the hook's repository, whatever the folder is.
+    # Inside a git hook, GIT_DIR and the like would override the folder.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, env=environment)
@@ -83,7 +83,7 @@ def describe_run(
     source_folder: str | os.PathLike[str] | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return all that somebody needs to know to repeat a run; ``extra`` adds the caller's own facts."""
+    """Return everything needed to repeat a run; ``extra`` holds the caller's own facts."""
     return {
         "schema": 1,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -98,10 +98,15 @@ def describe_run(
     }
 
 
+def config_path(folder: Path, method: str, fingerprint: str) -> Path:
+    """Return the path of a method's resolved config."""
+    return folder / f"config-{method}-{fingerprint}.yaml"
+
+
 def write_run_file(folder: str | os.PathLike[str], description: Mapping[str, Any]) -> Path:
     """Write ``description`` to ``run.json`` in ``folder`` atomically and return its path.
 
-    Note: the results of a folder may come of several commands; those before are kept as ``run-1.json`` and so on.
+    Note: descriptions of earlier commands in the folder are kept as ``run-1.json`` and so on.
     """
     path = Path(folder) / RUN_FILE
     text = json.dumps(_plain(description, RUN_FILE), indent=2, sort_keys=True, allow_nan=False) + "\n"
@@ -114,15 +119,15 @@ def write_run_file(folder: str | os.PathLike[str], description: Mapping[str, Any
 
 
 def _lasting(text: str) -> Any:
-    """Return a description without its date: the same command again is the same run."""
+    """Return a description without its date: repeating a command does not make a new run."""
     try:
         return {key: value for key, value in json.loads(text).items() if key != "created"}
     except (ValueError, AttributeError, RecursionError):
-        return text  # damaged: kept as it is
+        return text  # damaged: keep it
 
 
 def _plain(value: Any, name: str) -> Any:
-    """Return ``value`` as plain dicts and lists, refusing keys and values that JSON would change silently."""
+    """Return ``value`` as plain dicts and lists; refuse keys and values that JSON would silently change."""
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -140,7 +145,7 @@ def _plain(value: Any, name: str) -> Any:
 
 
 def _processor() -> str:
-    """Return the processor's name (Linux keeps it in /proc/cpuinfo, where ``platform`` does not look)."""
+    """Return the processor's name (on Linux from /proc/cpuinfo, which ``platform`` does not read)."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""Two methods on the same images: is one better, or was it luck?"""
+"""Paired comparison of two methods on the same images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tta_cattan.util.errors import UserError
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference in accuracy, its interval, and how many images it rests on."""
+    """A mean difference in accuracy, its confidence interval, and the number of images."""
 
     mean: float
     low: float
@@ -24,7 +24,7 @@ class Difference:
 
     @property
     def decided(self) -> bool:
-        """Tell whether the interval leaves 0 out: otherwise neither method has won."""
+        """Whether the interval excludes 0; otherwise neither method has won."""
         return self.low > 0 or self.high < 0
 
 
@@ -32,7 +32,7 @@ def mcnemar(only_first: int, only_second: int) -> tuple[float, float]:
     """Return the exact and the mid-p two-sided p-value of McNemar's test.
 
     Of the ``n = b + c`` images that only one method has right, ``b ~ Binomial(n, 1/2)`` if neither is better:
-    ``p = 2 P(X <= min(b, c))``, at most 1; the mid-p counts what was seen by half, and so is less conservative.
+    ``p = 2 P(X <= min(b, c))``, at most 1; the mid-p counts the observed outcome by half, and so is less conservative.
     """
     from scipy.stats import binom
 
@@ -42,7 +42,7 @@ def mcnemar(only_first: int, only_second: int) -> tuple[float, float]:
     if not n:
         return 1.0, 1.0
     seen = float(binom.pmf(fewer, n, 0.5))
-    if only_first == only_second:  # the two tails share what was seen
+    if only_first == only_second:  # both tails contain the observed outcome
         return 1.0, 1.0 - seen / 2
     tails = 2 * float(binom.cdf(fewer, n, 0.5))
     return tails, tails - seen
@@ -55,7 +55,7 @@ def paired_difference(
 
     A group is (image, difference) of one domain and seed, difference = [first right] - [second right] in {-1, 0, 1}.
     ``var = sum_i (sum_g (d_gi - mean_g) / (n_g G))^2`` times ``n / (n - 1)``: one image in many groups, under 15
-    corruptions or 3 seeds, counts as one independent observation.
+    corruptions or 3 seeds, is one independent observation.
     """
     if not groups:
         raise UserError("no images are common to the two methods: there is nothing to compare")

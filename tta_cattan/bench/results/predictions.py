@@ -1,4 +1,4 @@
-"""The predictions behind a cell, image by image, in a small file beside the results."""
+"""The predictions of a cell, image by image, in a small file beside the results."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MAX_BYTES = 1 << 30
 
 
 def predictions_path(folder: str | os.PathLike[str], cell: Cell, fingerprint: str) -> Path:
-    """Return the file of a cell's predictions: a readable name, and a hash that no other cell has."""
-    name = re.sub(r"[^A-Za-z0-9_+.=-]+", "_", f"{cell.method}-{cell.label}-{cell.seed}")[:80]
+    """Return the path of a cell's predictions: a readable name and a unique hash."""
+    name = re.sub(r"[^A-Za-z0-9_+.=-]+", "_", f"{cell.label}-{cell.target.label}-{cell.seed}")[:80]
     digest = sha256_text(canonical_json({**asdict(cell), "fingerprint": fingerprint}))[:16]
     return Path(folder) / PREDICTIONS_FOLDER / f"{name}-{digest}.safetensors"
 
@@ -41,7 +41,7 @@ def write_predictions(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_predictions(path: Path) -> dict[str, NDArray[Any]] | None:
-    """Return the columns of a file; None where there is none (older runs), and with a warning where it is damaged."""
+    """Return the columns of a file, or None if it does not exist or, with a warning, is damaged."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -55,6 +55,6 @@ def read_predictions(path: Path) -> dict[str, NDArray[Any]] | None:
         if len(shapes) > 1 or len(next(iter(shapes))) != 1:
             raise ValueError(f"columns of the shapes {sorted(shapes)}")
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        logger.warning("%s is not a file of predictions (%s) and is left out: delete it to be rid of this", path, error)
+        logger.warning("%s is not a predictions file (%s) and is ignored; delete it to silence this", path, error)
         return None
     return {name: columns[name] for name in COLUMNS}

@@ -1,4 +1,4 @@
-"""The figures that the paper published, as data: accuracy in %, ECE as a fraction."""
+"""The paper's published figures: accuracy in %, ECE as a fraction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tta_cattan.config import CORRUPTIONS
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One method's line: accuracy (%) by column, the average as it is printed, and the ECE where there is one."""
+    """One method's row: accuracy (%) by column, the average as printed, and the ECE if there is one."""
 
     accuracy: Mapping[str, float]
     average: float
@@ -19,13 +19,13 @@ class PublishedRow:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the row's own figures, for comparison with the printed average; None without figures."""
+        """The mean of the row's figures, to compare with the printed average; None without figures."""
         return statistics.fmean(self.accuracy.values()) if self.accuracy else None
 
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """One table of the paper: what it is of, its rows by the registered name of the method, and what to know of it."""
+    """One table of the paper: its title, columns, rows by registered method, and remarks."""
 
     title: str
     columns: tuple[str, ...] = ()
@@ -34,17 +34,17 @@ class PublishedTable:
 
 
 def published(benchmark: str) -> PublishedTable | None:
-    """Return what the paper published on a benchmark (by its registered name), or None where that is nothing."""
+    """Return the paper's table of a benchmark (by registered name), or None."""
     return _TABLES.get(_SAME.get(benchmark.lower(), benchmark.lower()))
 
 
 def published_benchmarks() -> list[str]:
-    """Return the names that ``published`` has an answer to, each table once."""
+    """Return the benchmarks that have a published table, each once."""
     return list(_TABLES)
 
 
 def _rows(columns: tuple[str, ...], lines: str) -> dict[str, PublishedRow]:
-    """Return the rows of a table; a line is a method, its figures in the order of the columns, average and ECE."""
+    """Parse a table's rows: method, a figure per column, average, ECE."""
     rows = {}
     for line in lines.strip().splitlines():
         method, *numbers = line.split()

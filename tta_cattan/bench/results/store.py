@@ -1,4 +1,4 @@
-"""The append-only file of finished cells, which a kill at any moment leaves readable."""
+"""The append-only file of finished cells, which stays readable whenever a run is killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,47 +27,76 @@ from tta_cattan.util.files import sha256_text, write_text
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 1
+SCHEMA = 2
 RESULTS_FILE = "results.jsonl"
-_CHECK = "check"  # the key of a line's check sum over all the rest
+_CHECK = "check"  # the key of a line's checksum over all other keys
 _LOCK_FILE = ".run.lock"
 _HOLDER_FILE = ".run.holder.json"
 
 
+# The keys that a sweep sets, and their values.
+Settings = tuple[tuple[str, Any], ...]
+
+
+def row_label(method: str, settings: Settings = ()) -> str:
+    """Return the label of a comparison's row: ``cattan``, or ``cattan [CATTAN.D=64]`` in a sweep."""
+    shown = ", ".join(f"{key}={_typed(value)}" for key, value in settings)
+    return f"{method} [{shown}]" if shown else method
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One square of the comparison: a method on a domain at a severity (0: it has none) with a seed."""
+    """One cell of a comparison: a method, under a sweep's settings, on a domain at a severity (0: none) with a seed."""
 
     method: str
     domain: str
     severity: int
     seed: int
+    settings: Settings = ()
 
     def __post_init__(self) -> None:
         for name, kind in (("method", str), ("domain", str), ("severity", int), ("seed", int)):
             if type(getattr(self, name)) is not kind:
                 raise UserError(f"{name} of a cell is {getattr(self, name)!r}: it must be of type {kind.__name__}")
+        object.__setattr__(self, "settings", _hashable(self.settings))
+        pairs = self.settings if isinstance(self.settings, tuple) else [()]
+        if any(not isinstance(one, tuple) or len(one) != 2 or not isinstance(one[0], str) for one in pairs):
+            raise UserError(f"settings of a cell are {self.settings!r}: they must be pairs of a key and a value")
 
     @property
     def target(self) -> Domain:
-        """Return the domain at its severity."""
+        """The domain at its severity."""
         return Domain(self.domain, self.severity)
 
     @property
     def label(self) -> str:
-        """Return TENT's name of the domain, "gaussian_noise5"."""
-        return self.target.label
+        """The label of the cell's row."""
+        return row_label(self.method, self.settings)
 
 
-def _check_sum(content: Mapping[str, Any]) -> str:
+def _typed(value: Any) -> str:
+    """Return a setting as it is typed on the command line."""
+    return f"[{','.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)
+
+
+def _hashable(value: Any) -> Any:
+    """Return ``value`` with tuples for lists."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_hashable, value))
+    if value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise UserError(f"settings of a cell hold {value!r}: only text, finite numbers and lists of these can be stored")
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
     return sha256_text(canonical_json(content, "record"))[:16]
 
 
 @dataclass(frozen=True)
 class Record:
-    """A finished cell: its metrics (finite numbers), what else is known of it, and the fingerprint of its inputs.
+    """A finished cell: its metrics (finite numbers), further facts, and the fingerprint of its inputs.
 
-    Note: a fresh record also carries its predictions, which have a file of their own; one read from a file does not.
+    Note: a new record also carries its predictions, which are stored in their own file and not read back.
     """
 
     cell: Cell
@@ -77,24 +106,24 @@ class Record:
     predictions: Mapping[str, NDArray[Any]] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Both mappings are copied in the form in which they come back from the file: a record equals its round trip.
+        # In the form in which they are read from the file, so that a record equals its round trip.
         metrics = {name: _number(value, f"metric {name!r} of {self.cell}") for name, value in self.metrics.items()}
         object.__setattr__(self, "metrics", metrics)
         object.__setattr__(self, "info", json.loads(canonical_json(self.info, "info")))
 
     @property
     def key(self) -> tuple[Cell, str]:
-        """Return what no two records of a store share."""
+        """What identifies a record in its store."""
         return self.cell, self.fingerprint
 
     @property
     def configuration(self) -> str:
-        """Return the part of the fingerprint that all domains of a row share."""
+        """The part of the fingerprint that all domains of a row share."""
         return self.fingerprint.partition("-")[0]
 
     @property
     def files(self) -> str:
-        """Return the part of the fingerprint that is of the domain's files; '' where it has none."""
+        """The part of the fingerprint that identifies the domain's files; '' if it has none."""
         return self.fingerprint.partition("-")[2]
 
     def to_line(self) -> str:
@@ -106,7 +135,7 @@ class Record:
             "metrics": self.metrics,
             "info": self.info,
         }
-        return canonical_json({**content, _CHECK: _check_sum(content)}, "record")
+        return canonical_json({**content, _CHECK: _checksum(content)}, "record")
 
     @classmethod
     def from_line(cls, line: str) -> Record:
@@ -117,11 +146,11 @@ class Record:
             raise UserError(f"not whole JSON ({error})") from error
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise UserError(f"not a record of schema {SCHEMA}")
-        expected = data.pop(_CHECK, None)  # a line that was written by hand has none
-        if expected is not None and expected != _check_sum(data):
-            raise UserError("its content is not what was written: the check sum differs")
+        expected = data.pop(_CHECK, None)  # lines written by hand have none
+        if expected is not None and expected != _checksum(data):
+            raise UserError("its content has changed: the checksum differs")
         try:
-            cell = Cell(data["method"], data["domain"], data["severity"], data["seed"])
+            cell = Cell(*(data[entry.name] for entry in fields(Cell)))
             stamp, metrics, info = data["fingerprint"], data["metrics"], data["info"]
         except KeyError as error:
             raise UserError(f"the field {error} is missing") from error
@@ -143,18 +172,18 @@ class ResultsStore:
             raise UserError(f"the output folder {str(self.folder)!r} is a file: choose another folder (SAVE_DIR)")
 
     def records(self) -> list[Record]:
-        """Return what the file holds now, in its order, the first record of each cell and fingerprint."""
+        """Read the file again and return the first record of each cell and fingerprint, in the file's order."""
         self._index = self._read()
         return list(self._index.values())
 
     def find(self, cell: Cell, fingerprint: str) -> Record | None:
-        """Return the record of ``cell`` made from inputs with this ``fingerprint``, if there is one."""
+        """Return the record of ``cell`` with this ``fingerprint``, if there is one."""
         if self._index is None:
             self._index = self._read()
         return self._index.get((cell, fingerprint))
 
     def append(self, record: Record) -> None:
-        """Write ``record`` so that it is whole and on the disk when this returns; its predictions come first."""
+        """Write ``record`` to the disk, its predictions first; it is there when this returns."""
         if record.predictions is not None:
             write_predictions(predictions_path(self.folder, record.cell, record.fingerprint), record.predictions)
         line = record.to_line().encode() + b"\n"
@@ -174,16 +203,16 @@ class ResultsStore:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for this run alone; the system frees it when the process ends, however it ends."""
+        """Lock the folder for this run; the system frees the lock however the process ends."""
         lock, holder = FileLock(self.folder / _LOCK_FILE, timeout=0), self.folder / _HOLDER_FILE
         with disk_errors("write", self.path):
-            # A folder that cannot take the results is refused here, before anything is computed.
+            # Refuse a folder that cannot be written before anything is computed.
             os.close(self._open())
         try:
             with disk_errors("lock", self.folder):
                 _acquire(lock, self.folder, holder)
                 write_text(holder, json.dumps({"pid": os.getpid(), "host": platform.node()}))
-            self._index = None  # another run may have written since it was read
+            self._index = None  # another run may have written meanwhile
             yield
         finally:
             if lock.is_locked:
@@ -193,12 +222,12 @@ class ResultsStore:
                     lock.release()
 
     def _open(self) -> int:
-        """Return a descriptor of the results file, which every write extends."""
+        """Open the results file for appending."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
 
     def _read(self) -> dict[tuple[Cell, str], Record]:
-        """Return the records of the file, reporting each bad line once."""
+        """Return the records of the file, and warn once of each bad line."""
         index: dict[tuple[Cell, str], Record] = {}
         reasons: dict[int, str] = {}
         with disk_errors("read", self.path):
@@ -223,7 +252,7 @@ class ResultsStore:
 
 
 def _acquire(lock: FileLock, folder: Path, holder: Path) -> None:
-    """Take ``lock`` or say who has it."""
+    """Acquire ``lock``, or say who holds it."""
     try:
         lock.acquire()
     except Timeout:
@@ -231,14 +260,14 @@ def _acquire(lock: FileLock, folder: Path, holder: Path) -> None:
             who = json.loads(holder.read_text(encoding="utf-8"))
             name = f" (process {who['pid']} on {who['host']})"
         except (OSError, ValueError, KeyError, TypeError):
-            name = ""  # it has the lock and has not yet written its name
+            name = ""  # it has not written its name yet
         raise UserError(
             f"another run{name} is writing to {str(folder)!r}: wait for it, or choose another folder (SAVE_DIR)"
         ) from None
 
 
 def _is_torn(handle: int) -> bool:
-    """Tell whether the file's last line lacks its newline: a run was killed while it wrote."""
+    """Whether the file's last line lacks its newline: a run was killed while writing it."""
     if not os.lseek(handle, 0, os.SEEK_END):
         return False
     os.lseek(handle, -1, os.SEEK_END)
@@ -246,11 +275,11 @@ def _is_torn(handle: int) -> bool:
 
 
 def _number(value: Any, name: str) -> int | float:
-    """Return ``value`` as a finite int or float of Python's own."""
+    """Return ``value`` as a finite Python int or float."""
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         try:
             if math.isfinite(value):
                 return int(value) if isinstance(value, numbers.Integral) else float(value)
         except OverflowError:
-            pass  # an integer beyond every float
+            pass  # an integer too large for a float
     raise UserError(f"{name} is {value!r}: a metric is a finite number; leave it out or put it into info as text")

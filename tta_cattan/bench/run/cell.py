@@ -9,7 +9,7 @@ import torch
 from tta_cattan.bench.data import Stream
 from tta_cattan.bench.data.sampling import limited
 from tta_cattan.bench.protocols import run_offline, run_online
-from tta_cattan.bench.results.store import Cell, Record
+from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.run.cost import Meter, stored_bytes
 from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.recovery import recovery_cell
@@ -19,9 +19,9 @@ from tta_cattan.network.copies import copy_for_adaptation, own_free_parameters
 from tta_cattan.util.progress import progress
 
 
-def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
+def run_cell(job: Job, setting: Setting) -> Record:
     """Compute one cell: it depends on nothing but its config, its seed and the setting."""
-    cfg, source = job.cfg, setting.loaded.model
+    cfg, cell, source = job.cfg, job.cell, setting.loaded.model
     meter = Meter(setting.device)
 
     def make() -> AdaptationMethod:
@@ -34,7 +34,7 @@ def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
     dataset = limited(setting.benchmark.target(cell.target), cfg.DATA.LIMIT, cfg.DATA.FRACTION, cell.seed)
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
-    with progress(None, None, f"{cell.method} {cell.label} seed {cell.seed}") as bar:
+    with progress(None, None, f"{cell.label} {cell.target.label} seed {cell.seed}") as bar:
         if cfg.TEST.PROTOCOL == "recovery":
             plain = copy_for_adaptation(source)
             metrics, info = recovery_cell(make, plain, setting.benchmark, stream, cfg, cell.seed, bar.update)
@@ -49,8 +49,7 @@ def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
             metrics = {**evaluation.metrics(), **meter.metrics(len(dataset))}
             metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
             info, predictions = {**method.describe(), **evaluation.facts()}, evaluation.predictions()
-    sweep = {"sweep": dict(job.changes)} if job.changes else {}
-    return Record(cell, job.fingerprint, metrics, {**info, **sweep}, predictions)
+    return Record(cell, job.fingerprint, metrics, info, predictions)
 
 
 def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:
@@ -61,7 +60,7 @@ def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:
     return stream.restricted(order[:n])
 
 
-def one_by_one(cells: Sequence[tuple[Job, Cell]], settings: Mapping[str, Setting]) -> Iterator[Record]:
+def one_by_one(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record]:
     """Yield the record of each cell, computed in this process in the order given."""
-    for job, cell in cells:
-        yield run_cell(job, cell, settings[job.label])
+    for job in jobs:
+        yield run_cell(job, settings[job.cell.label])

@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tta_cattan.bench.data import benchmark_of
 from tta_cattan.bench.data.adaptation import DomainBenchmark
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.published import PublishedTable, published
 from tta_cattan.bench.results.store import Cell, Record
-from tta_cattan.bench.results.summary import Statistic, Summary, summarise
-from tta_cattan.bench.results.tables import to_markdown, write_summary
+from tta_cattan.bench.results.summary import Statistic, Summary, sample_range, summarise
+from tta_cattan.bench.run.gather import domain_benchmark, plan_sources, run_sources
 from tta_cattan.bench.run.plan import Row, seeds
 from tta_cattan.bench.run.setting import is_defined
-from tta_cattan.bench.run.sources import plan_sources, run_sources
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 
@@ -26,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pairs:
-    """What all pairs of a benchmark came to, the published figures beside it, and what separates the two."""
+    """The results of all pairs, the published table, and how our data differ from the published ('': not at all)."""
 
     summary: Summary
     folder: Path
@@ -34,7 +32,7 @@ class Pairs:
     difference: str
 
     def remarks(self) -> list[str]:
-        """Return the lines that must be read with the table."""
+        """Return the remarks below the table."""
         if self.table is None:
             return []
         lines = [f"(paper): {self.table.title}; {'; '.join(self.table.remarks) or 'as published'}"]
@@ -46,9 +44,9 @@ class Pairs:
 def run_pairs(
     path: str | Path, overrides: Sequence[Any], methods: Sequence[str], dry_run: bool = False
 ) -> Pairs | None:
-    """Run every pair that the config asks for; finished source models and cells are used again. None for a dry run.
+    """Run every pair that the config asks for, reusing finished source models and cells; a dry run returns None.
 
-    Note: a method that is not defined for the inputs has a row of dashes.
+    Note: a method that needs images has a row of dashes on features.
     """
     benchmark = _benchmark(load_cfg(path, overrides))
     names = [name.lower() for name in methods or [benchmark.cfg.MODEL.ADAPTATION]]
@@ -67,7 +65,7 @@ def run_pairs(
         return None
     records, _ = run_sources(benchmark, by_source)
     expected = [
-        Cell(row.label, benchmark.pair_label(source, domain.name), 0, seed)
+        Cell(row.method, benchmark.pair_label(source, domain.name), 0, seed)
         for source, rows in by_source.items()
         for row in rows
         for domain in benchmarks[source].domains()
@@ -77,12 +75,12 @@ def run_pairs(
     cfg = benchmark.cfg
     name = f"{benchmark.name}-{cfg.MODEL.ARCH}-pairs-{cfg.TEST.PROTOCOL}".replace("/", "_")
     pairs = Pairs(summary, Path(cfg.SAVE_DIR) / name, published(benchmark.name), difference)
-    write_summary(pairs.folder, summary, _header(pairs, by_source, records))
+    summary.write(pairs.folder, _header(pairs, by_source, records))
     return pairs
 
 
 def beside_published(summary: Summary, table: PublishedTable | None) -> Summary:
-    """Return a summary whose every row is followed by the published one of the same method, where there is one."""
+    """Return a summary in which each method is followed by its published row, if there is one."""
     if table is None:
         return summary
     methods: list[str] = []
@@ -96,7 +94,7 @@ def beside_published(summary: Summary, table: PublishedTable | None) -> Summary:
         for domain in summary.domains:
             if domain.name in row.accuracy:
                 cells[methods[-1], domain, "accuracy"] = Statistic(row.accuracy[domain.name] / 100, None, 1)
-        if {domain.name for domain in summary.domains} == set(row.accuracy):  # an average is of the same columns
+        if {domain.name for domain in summary.domains} == set(row.accuracy):  # averages are of the same columns
             averages[methods[-1], "accuracy"] = Statistic(row.average / 100, None, 1)
             if row.ece is not None:
                 averages[methods[-1], "ece"] = Statistic(row.ece, None, 1)
@@ -104,8 +102,8 @@ def beside_published(summary: Summary, table: PublishedTable | None) -> Summary:
 
 
 def _benchmark(cfg: Any) -> DomainBenchmark:
-    benchmark = benchmark_of(cfg)
-    if not isinstance(benchmark, DomainBenchmark):
+    benchmark = domain_benchmark(cfg)
+    if benchmark is None:
         raise UserError(
             f"CORRUPTION.DATASET = {cfg.CORRUPTION.DATASET!r} has no source>target pairs: compare methods on it with "
             "`tta-cattan --cfg FILE --methods A,B`"
@@ -114,18 +112,18 @@ def _benchmark(cfg: Any) -> DomainBenchmark:
 
 
 def _header(pairs: Pairs, by_source: dict[str, list[Row]], records: Sequence[Record]) -> list[str]:
-    """Return the lines above the tables, the published table among them."""
+    """Return the lines above the tables, including the published table."""
     cfg = next(iter(by_source.values()))[0].cfg
-    numbers = sorted({int(record.metrics["n"]) for record in records})
     lines = [
-        f"{cfg.CORRUPTION.DATASET}, {cfg.MODEL.ARCH} trained on each of {', '.join(by_source)}; {numbers[0]:,} to "
-        f"{numbers[-1]:,} samples per target; {cfg.TEST.PROTOCOL} protocol; seeds {', '.join(map(str, seeds(cfg)))}",
+        f"{cfg.CORRUPTION.DATASET}, {cfg.MODEL.ARCH} trained on each of {', '.join(by_source)}; "
+        f"{sample_range(records)} samples per target; {cfg.TEST.PROTOCOL} protocol; "
+        f"seeds {', '.join(map(str, seeds(cfg)))}",
         *pairs.remarks(),
     ]
     if pairs.table is not None and pairs.table.columns:
         domains = tuple(Domain(column) for column in pairs.table.columns)
         empty = Summary(tuple(pairs.table.rows), domains, ("accuracy",), {}, {}, 0)
-        theirs = beside_published(empty, pairs.table)
-        only = replace(theirs, methods=tuple(method for method in theirs.methods if method.endswith("(paper)")))
-        lines += ["", "## Published accuracy (%)", "", to_markdown(only).rstrip()]
+        both = beside_published(empty, pairs.table)
+        only = replace(both, methods=both.methods[1::2])
+        lines += ["", "## Published accuracy (%)", "", only.table().to_markdown().rstrip()]
     return lines

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.identity import fingerprint, versions
-from tta_cattan.bench.results.store import Cell
+from tta_cattan.bench.results.store import Cell, row_label
 from tta_cattan.config import get_defaults, key_names, leaves, load_cfg, method_keys, own_keys, suggestion
 from tta_cattan.config.declared import SHARED
 from tta_cattan.methods import ADAPTATION_REGISTRY
@@ -90,14 +90,15 @@ class Row:
     @property
     def label(self) -> str:
         """The name of the row in results and tables: ``cattan``, or ``cattan [CATTAN.D=64]`` in a sweep."""
-        settings = ", ".join(f"{key}={_shown(value)}" for key, value in self.changes)
-        return f"{self.method} [{settings}]" if settings else self.method
+        return row_label(self.method, self.changes)
 
 
 @dataclass(frozen=True)
-class Job(Row):
-    """A row with the fingerprint that its results carry."""
+class Job:
+    """One cell to compute: its config, and the fingerprint of everything that decides its value."""
 
+    cfg: CfgNode
+    cell: Cell
     fingerprint: str = ""
 
 
@@ -144,11 +145,6 @@ def _method_files(
     return files
 
 
-def _shown(value: Any) -> str:
-    """Return a setting as it can be typed."""
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
-
-
 def cell_fingerprint(
     cfg: CfgNode, model_hash: str, subspace_hash: str | None, data: Mapping[str, Any], device: str = "cpu"
 ) -> str:
@@ -177,11 +173,11 @@ def seeds(cfg: CfgNode) -> list[int]:
     return list(cfg.SEEDS) or [cfg.RNG_SEED]
 
 
-def plan_cells(jobs: Iterable[Job], domains: Iterable[Sequence[Domain]]) -> list[tuple[Job, Cell]]:
-    """Return all cells in the order in which they are computed: by job, then its domains, then seed."""
+def plan_cells(rows: Iterable[Row], domains: Iterable[Sequence[Domain]]) -> list[tuple[Row, Cell]]:
+    """Return all cells in the order in which they are computed: by row, then its domains, then seed."""
     return [
-        (job, Cell(job.label, domain.name, domain.severity, seed))
-        for job, its_domains in zip(jobs, domains, strict=True)
+        (row, Cell(row.method, domain.name, domain.severity, seed, row.changes))
+        for row, its_domains in zip(rows, domains, strict=True)
         for domain in its_domains
-        for seed in seeds(job.cfg)
+        for seed in seeds(row.cfg)
     ]

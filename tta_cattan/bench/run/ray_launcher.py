@@ -49,11 +49,11 @@ class RayLauncher:
         if self.address not in (None, "auto"):
             _check_answers(self.address)
 
-    def __call__(self, cells: Sequence[tuple[Job, Cell]], settings: Mapping[str, Setting]) -> Iterator[Record]:
+    def __call__(self, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record]:
         """Yield the record of each cell as it is finished."""
-        if cells:
+        if jobs:
             with self._connected() as ray:
-                yield from _finished(ray, cells, settings)
+                yield from _finished(ray, jobs, settings)
 
     @contextmanager
     def _connected(self) -> Iterator[ModuleType]:
@@ -104,7 +104,7 @@ def _check_answers(address: str) -> None:
         raise UserError(f"nobody answers at {address!r} ({error}): start Ray there with `ray start --head`") from error
 
 
-def _finished(ray: ModuleType, cells: Sequence[tuple[Job, Cell]], settings: Mapping[str, Setting]) -> Iterator[Record]:
+def _finished(ray: ModuleType, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record]:
     """Submit every cell and yield the records in the order in which they come."""
     shared: dict[int, Any] = {}  # by identity: rows that share a model or a subspace share the one copy of it
 
@@ -114,16 +114,17 @@ def _finished(ray: ModuleType, cells: Sequence[tuple[Job, Cell]], settings: Mapp
         return shared[id(value)]
 
     pending = {}
-    for job, cell in cells:
-        setting = settings[job.label]
+    for job in jobs:
+        cell = job.cell
+        setting = settings[cell.label]
         task = ray.remote(_compute).options(
-            name=f"cell {cell.method} {cell.label} {cell.seed}",
+            name=f"cell {cell.label} {cell.target.label} {cell.seed}",
             num_cpus=1,
             num_gpus=1 if setting.device.type == "cuda" else 0,
             max_retries=_RETRIES,
         )
         parts = [put(part) for part in (setting.benchmark, setting.loaded, setting.subspace)]
-        pending[task.remote(job, cell, setting.device, *parts, str(Path.cwd()), versions())] = cell
+        pending[task.remote(job, setting.device, *parts, str(Path.cwd()), versions())] = cell
     while pending:
         (done,), _ = ray.wait(list(pending), num_returns=1)
         yield _result(ray, done, pending.pop(done))
@@ -146,7 +147,6 @@ def _result(ray: ModuleType, reference: Any, cell: Cell) -> Record:
 
 def _compute(
     job: Job,
-    cell: Cell,
     device: torch.device,
     benchmark: Any,
     loaded: Any,
@@ -166,4 +166,4 @@ def _compute(
         os.chdir(folder)
     torch.set_num_threads(1)
     keep_freed_memory()
-    return run_cell(job, cell, Setting(benchmark, loaded, device, subspace))
+    return run_cell(job, Setting(benchmark, loaded, device, subspace))

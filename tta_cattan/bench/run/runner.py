@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -14,21 +13,20 @@ import torch
 
 from tta_cattan.bench.data import Benchmark
 from tta_cattan.bench.domain import Domain
-from tta_cattan.bench.results.store import Cell, Record, ResultsStore
+from tta_cattan.bench.results.store import Cell, Record, ResultsStore, row_label
 from tta_cattan.bench.results.summary import Summary, summarise
-from tta_cattan.bench.results.tables import write_summary
 from tta_cattan.bench.run.cell import one_by_one
 from tta_cattan.bench.run.description import header_lines, run_folder, write_description
 from tta_cattan.bench.run.log import error_line, setup_logging
-from tta_cattan.bench.run.plan import Job, Row, plan_cells, seeds
+from tta_cattan.bench.run.plan import Job, Row, plan_cells
 from tta_cattan.bench.run.rehearsal import rehearse_rows
 from tta_cattan.bench.run.setting import Setting, check_files, check_rows, prepare_settings
 from tta_cattan.util.progress import progress
 
 logger = logging.getLogger(__name__)
 
-# Cells and the setting of each row -> their records, in the order in which they are finished.
-Launcher = Callable[[Sequence[tuple[Job, Cell]], Mapping[str, Setting]], Iterator[Record]]
+# Jobs and the setting of each row -> their records, as they are finished.
+Launcher = Callable[[Sequence[Job], Mapping[str, Setting]], Iterator[Record]]
 
 
 class Outcome(NamedTuple):
@@ -43,7 +41,7 @@ def dry_run(rows: Sequence[Row]) -> None:
     """Do all of a comparison that can fail on the user's side and nothing that takes long or writes."""
     benchmarks = _checked(rows)
     check_files(rows, benchmarks)
-    cells = plan_cells([Job(row.cfg, row.changes) for row in rows], [benchmark.domains() for benchmark in benchmarks])
+    cells = plan_cells(rows, [benchmark.domains() for benchmark in benchmarks])
     logger.info("dry run: %d cells would be computed; the configuration and the data are in order", len(cells))
 
 
@@ -54,22 +52,20 @@ def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
     first = rows[0].cfg
     torch.backends.cudnn.benchmark = first.CUDNN.BENCHMARK
     prepared = prepare_settings(rows, benchmarks)
-    jobs = [
-        Job(row.cfg, row.changes, setting.fingerprint(row.cfg)) for row, setting in zip(rows, prepared, strict=True)
-    ]
-    settings = {job.label: setting for job, setting in zip(jobs, prepared, strict=True)}
-    cells = _of_these_files(plan_cells(jobs, domains), settings)
-    folder = run_folder(jobs, settings)
+    settings = {row.label: setting for row, setting in zip(rows, prepared, strict=True)}
+    fingerprints = {row.label: settings[row.label].fingerprint(row.cfg) for row in rows}
+    jobs = _jobs(plan_cells(rows, domains), settings, fingerprints)
+    folder = run_folder(rows, settings)
     store = ResultsStore(folder)
     with store.lock():
         setup_logging(folder, first.LOG_DEST)
-        for line in dict.fromkeys(_source_line(job, settings[job.label]) for job in jobs):
+        for line in dict.fromkeys(_source_line(row, settings[row.label]) for row in rows):
             logger.info(line)
-        write_description(folder, jobs, settings)
-        _compute(cells, store, settings, launcher)
-        found = [record for job, cell in cells if (record := store.find(cell, job.fingerprint))]
-        summary = summarise(found, expected=[cell for _, cell in cells])
-        write_summary(folder, summary, header_lines(jobs, settings, found))
+        write_description(folder, rows, settings, fingerprints)
+        _compute(jobs, store, settings, launcher)
+        found = [record for job in jobs if (record := store.find(job.cell, job.fingerprint))]
+        summary = summarise(found, expected=[job.cell for job in jobs])
+        summary.write(folder, header_lines(rows, settings, found))
     return Outcome(summary, folder, found)
 
 
@@ -79,43 +75,42 @@ def _checked(rows: Sequence[Row]) -> list[Benchmark]:
     return benchmarks
 
 
-def _of_these_files(cells: Sequence[tuple[Job, Cell]], settings: Mapping[str, Setting]) -> list[tuple[Job, Cell]]:
-    """Return the cells, each job's fingerprint ending in the identity of the files of the cell's domain, if it has any.
+def _jobs(
+    cells: Sequence[tuple[Row, Cell]], settings: Mapping[str, Setting], fingerprints: Mapping[str, str]
+) -> list[Job]:
+    """Return the cells as jobs, whose fingerprints add the identity of the domain's files, if any, to the row's.
 
     Note: per domain, so that another corruption in the same folder repeats no cell of the first.
     """
     known: dict[tuple[int, Domain], str] = {}
-    stamped = []
-    for job, cell in cells:
-        benchmark = settings[job.label].benchmark
+    jobs = []
+    for row, cell in cells:
+        benchmark = settings[row.label].benchmark
         key = (id(benchmark), cell.target)
         if key not in known:
             known[key] = benchmark.identity(cell.target)
-        fingerprint = "-".join(filter(None, (job.fingerprint, known[key])))
-        stamped.append((replace(job, fingerprint=fingerprint), cell))
-    return stamped
+        jobs.append(Job(row.cfg, cell, "-".join(filter(None, (fingerprints[row.label], known[key])))))
+    return jobs
 
 
-def _compute(
-    cells: Sequence[tuple[Job, Cell]], store: ResultsStore, settings: Mapping[str, Setting], launcher: Launcher
-) -> None:
+def _compute(jobs: Sequence[Job], store: ResultsStore, settings: Mapping[str, Setting], launcher: Launcher) -> None:
     """Compute the cells that the store lacks, and log each domain's error in TENT's format once it is whole."""
-    there = [record for job, cell in cells if (record := store.find(cell, job.fingerprint))]
-    missing = [(job, cell) for job, cell in cells if store.find(cell, job.fingerprint) is None]
+    there = [record for job in jobs if (record := store.find(job.cell, job.fingerprint))]
+    missing = [job for job in jobs if store.find(job.cell, job.fingerprint) is None]
     if there:
-        logger.info("%d of %d cells are there already", len(there), len(cells))
-    jobs = {job.label: job for job, _ in cells}
+        logger.info("%d of %d cells are there already", len(there), len(jobs))
+    wanted = Counter((job.cell.label, job.cell.target) for job in jobs)
     shown = ""
-    accuracies: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    for record in progress(chain(there, _kept(launcher(missing, settings), store)), len(cells), "cells"):
-        cell, job = record.cell, jobs[record.cell.method]
-        found = accuracies[job.label, cell.label]
-        found[cell.seed] = record.metrics["accuracy"]
-        if len(found) == len(seeds(job.cfg)):  # one line per domain, as TENT has it: the mean over the seeds
-            if job.label != shown:
-                shown = job.label
-                logger.info("test-time adaptation: %s", shown.replace(job.method, job.method.upper(), 1))
-            logger.info(error_line(cell.label, sum(found.values()) / len(found)))
+    accuracies: dict[tuple[str, Domain], list[float]] = defaultdict(list)
+    for record in progress(chain(there, _kept(launcher(missing, settings), store)), len(jobs), "cells"):
+        cell = record.cell
+        found = accuracies[cell.label, cell.target]
+        found.append(record.metrics["accuracy"])
+        if len(found) == wanted[cell.label, cell.target]:  # one line per domain, as in TENT: the mean over the seeds
+            if cell.label != shown:
+                shown = cell.label
+                logger.info("test-time adaptation: %s", row_label(cell.method.upper(), cell.settings))
+            logger.info(error_line(cell.target.label, sum(found) / len(found)))
 
 
 def _kept(records: Iterator[Record], store: ResultsStore) -> Iterator[Record]:
@@ -125,6 +120,6 @@ def _kept(records: Iterator[Record], store: ResultsStore) -> Iterator[Record]:
         yield record
 
 
-def _source_line(job: Job, setting: Setting) -> str:
+def _source_line(row: Row, setting: Setting) -> str:
     loaded = setting.loaded
-    return f"source model: {job.cfg.MODEL.ARCH}, sha256 {loaded.sha256[:16]}, from {loaded.origin}"
+    return f"source model: {row.cfg.MODEL.ARCH}, sha256 {loaded.sha256[:16]}, from {loaded.origin}"

@@ -1,0 +1,225 @@
+"""What each kind of study shows: tables, figures and remarks, and the files they are written to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from tta_cattan.bench.paper.study import Study
+from tta_cattan.bench.report.figures import Curve, bars, dimension, lines
+from tta_cattan.bench.report.style import save
+from tta_cattan.bench.results.published import PublishedRow, published
+from tta_cattan.bench.results.store import Record
+from tta_cattan.bench.results.summary import Statistic, Summary
+from tta_cattan.bench.results.table import Entry, Table, number
+from tta_cattan.bench.run.gather import Gathered
+from tta_cattan.methods import method_title
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import write_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MOST_DIMENSION_FIGURES = 4
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """A study's tables, figures (by the suffix of their file's name), and remarks below the tables."""
+
+    tables: tuple[Table, ...]
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    def to_markdown(self, title: str, notes: list[str], name: str) -> str:
+        """Return the study as a Markdown page, which shows the figures ``name*.svg`` beside it."""
+        parts = [f"# {title}", "\n".join(f"- {note}" for note in notes)]
+        parts += [f"{table.caption}\n\n{table.to_markdown().rstrip()}" for table in self.tables]
+        parts += ["\n".join(f"- {remark}" for remark in self.remarks)]
+        parts += [f"![{title}]({name}{suffix}.svg)" for suffix in self.figures]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def to_text(self, title: str, notes: list[str]) -> str:
+        """Return the study for the terminal."""
+        tables = [f"{table.caption}\n{table.to_text()}" for table in self.tables]
+        blocks = ["\n".join([title, *notes]), *tables, "\n".join(self.remarks)]
+        return "\n\n".join(block for block in blocks if block)
+
+    def write(self, folder: Path, title: str, notes: list[str], name: str) -> list[Path]:
+        """Write ``name.md``, a CSV per table and the figures as SVG and PNG, and return the paths."""
+        texts = {f"{name}.md": self.to_markdown(title, notes, name)}
+        for place, table in enumerate(self.tables, start=1):
+            texts[f"{name}.csv" if place == 1 else f"{name}-{place}.csv"] = table.to_csv(exact=True)
+        for file, text in texts.items():
+            write_text(folder / file, text)
+        for suffix, figure in self.figures.items():
+            save(figure, folder, f"{name}{suffix}")
+        figures = [f"{name}{suffix}.{kind}" for suffix in self.figures for kind in ("svg", "png")]
+        return [folder / file for file in (*texts, *figures)]
+
+
+def percent(found: Statistic | None) -> Entry:
+    """Return a fraction in %, with its standard deviation over seeds."""
+    return number(None) if found is None else number(100 * found.mean, None if found.std is None else 100 * found.std)
+
+
+def paper_says(study: Study) -> tuple[str, ...]:
+    """Return the remark that quotes the paper, if the study has one."""
+    return (f"The paper: {study.says}",) if study.says else ()
+
+
+def present_table(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+    """Present a table of the paper: ours, the published row and, on the paper's own data, the difference."""
+    table = published(study.published[""]) if study.published else None
+    summary = gathered.summary
+    # A>C is Art>Clipart in one benchmark and amazon>caltech in another; corruptions have the same names everywhere.
+    named_alike = not study.pairs or published(gathered.cfg.CORRUPTION.DATASET) is table
+    rows: list[list[Entry]] = []
+    for method in summary.methods:
+        ours = _ours(summary, method)
+        rows.append([Entry(method_title(method)), Entry("ours"), *ours])
+        line = table.rows.get(method) if table else None
+        if line is not None:
+            theirs = _theirs(summary, line, named_alike)
+            rows.append([Entry(""), Entry("published"), *map(number, theirs)])
+            if same_data:
+                differences = [_difference(one.value, other) for one, other in zip(ours, theirs, strict=True)]
+                rows.append([Entry(""), Entry("difference"), *differences])
+    heads = ["method", "", *summary.domain_heads(), "avg", "ECE"]
+    caption = "Accuracy in %, the standard deviation over seeds; ECE as 100 times the fraction"
+    remarks = (*paper_says(study), *(f"published: {remark}" for remark in (table.remarks if table else ())))
+    return Presentation((Table(heads, rows, caption),), {"": _domain_bars(summary)}, remarks)
+
+
+def _ours(summary: Summary, method: str) -> list[Entry]:
+    """Return a method's accuracy on each domain and on average, and its ECE."""
+    cells = [percent(summary.cells.get((method, domain, "accuracy"))) for domain in summary.domains]
+    return [*cells, *(percent(summary.averages.get((method, metric))) for metric in ("accuracy", "ece"))]
+
+
+def _theirs(summary: Summary, line: PublishedRow, named_alike: bool) -> list[float | None]:
+    """Return the published figures of the same columns; an average over some of them has no ECE.
+
+    Note: if the benchmark has other columns (``named_alike`` False), only the printed average and ECE are returned.
+    """
+    cells = [line.accuracy.get(domain.name) if named_alike else None for domain in summary.domains]
+    shown = [value for value in cells if value is not None]
+    if 0 < len(shown) < len(line.accuracy):
+        return [*cells, fmean(shown), None]
+    return [*cells, line.average, None if line.ece is None else 100 * line.ece]
+
+
+def _difference(ours: float | None, theirs: float | None) -> Entry:
+    return number(None if ours is None or theirs is None else ours - theirs, sign="+")
+
+
+def _domain_bars(summary: Summary) -> Figure:
+    found = {method_title(method): _ours(summary, method)[:-1] for method in summary.methods}
+    series = {name: [one.value for one in row] for name, row in found.items()}
+    std = {name: [one.std for one in row] for name, row in found.items()}
+    return bars([*summary.domain_heads(), "avg"], series, "accuracy (%)", std)
+
+
+def present_sweep(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+    """Present a figure over a swept key: average accuracy and ECE at each setting, beside published averages.
+
+    Note: a method that does not read the key has one row.
+    """
+    keys = list(dict.fromkeys(key for row in gathered.rows for key, _ in row.changes))
+    if len(keys) != 1:
+        raise UserError(f"{study.name} is a figure over one key, and {', '.join(keys)} are swept: give one --sweep")
+    averages = gathered.summary.averages
+    rows: list[list[Entry]] = []
+    curves: dict[str, dict[Any, Statistic]] = {}
+    levels: dict[str, Statistic] = {}
+    for row in gathered.rows:
+        name, setting = method_title(row.method), dict(row.changes).get(keys[0])
+        found = averages.get((row.label, "accuracy"))
+        if found is None:
+            continue
+        if row.changes:
+            curves.setdefault(name, {})[setting] = found
+        else:
+            levels[name] = found
+        shown = [Entry("-" if setting is None else str(setting)), Entry(name)]
+        shown += [percent(found), percent(averages.get((row.label, "ece")))]
+        if study.published:
+            theirs = _published_average(study, row.method, setting)
+            shown += [number(theirs), _difference(100 * found.mean, theirs if same_data else None)]
+        rows.append(shown)
+    heads = [keys[0], "method", "accuracy", "ECE", *(["published", "difference"] if study.published else [])]
+    domains = gathered.summary.domains
+    place = f"Mean over {len(domains)} domains" if len(domains) > 1 else f"Accuracy on {domains[0].name}"
+    table = Table(heads, rows, f"{place} in %; ECE as 100 times the fraction")
+    return Presentation((table,), {"": _sweep_figure(keys[0], curves, levels)}, paper_says(study))
+
+
+def _published_average(study: Study, method: str, setting: Any) -> float | None:
+    name = study.published.get("" if setting is None else str(setting), study.published.get(""))
+    table = published(name) if name else None
+    line = table.rows.get(method) if table else None
+    return None if line is None else line.average
+
+
+def _sweep_figure(key: str, curves: dict[str, dict[Any, Statistic]], levels: dict[str, Statistic]) -> Figure:
+    """Draw lines over numbers, bars over words."""
+    settings = list(dict.fromkeys(setting for points in curves.values() for setting in points))
+    if all(isinstance(setting, (int, float)) and not isinstance(setting, bool) for setting in settings):
+        drawn = {name: _curve(points) for name, points in curves.items()}
+        wide = min(settings) > 0 and max(settings) >= 16 * min(settings)
+        level = {name: 100 * found.mean for name, found in levels.items()}
+        return lines(drawn, key, "accuracy (%)", log_x=wide, level=level)
+    points = {**curves, **{name: dict.fromkeys(settings, found) for name, found in levels.items()}}
+    series = {name: [100 * by[s].mean if s in by else None for s in settings] for name, by in points.items()}
+    return bars([str(setting) for setting in settings], series, "accuracy (%)")
+
+
+def _curve(points: dict[Any, Statistic]) -> Curve:
+    x = sorted(points)
+    std = [100 * value for setting in x if (value := points[setting].std) is not None]
+    band = std if len(std) == len(x) else None
+    return Curve(x, [100 * points[setting].mean for setting in x], band)
+
+
+def present_options(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+    """Present options varied one at a time: average accuracy and ECE, and the gain over the unchanged config.
+
+    Note: the gain is a difference of means over seeds; if it is of the size of their spread, it says nothing.
+    """
+    averages = gathered.summary.averages
+    bases = {row.method: averages.get((row.label, "accuracy")) for row in gathered.rows if not row.changes}
+    order = list(bases)
+    rows: list[list[Entry]] = []
+    for row in sorted(gathered.rows, key=lambda row: order.index(row.method)):  # all settings of a method together
+        found, base = averages.get((row.label, "accuracy")), bases.get(row.method)
+        if found is None:
+            continue
+        setting = ", ".join(f"{key}={value}" for key, value in row.changes) or "as it is"
+        gain = 100 * (found.mean - base.mean) if row.changes and base is not None else None
+        names = [Entry(method_title(row.method)), Entry(setting)]
+        rows.append([*names, percent(found), percent(averages.get((row.label, "ece"))), number(gain, sign="+")])
+    caption = "Mean accuracy in %; ECE as 100 times the fraction; gain over the config as it is, in points"
+    return Presentation((Table(["method", "setting", "accuracy", "ECE", "gain"], rows, caption),))
+
+
+def present_dimension(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+    """Present the dimension rule: d per domain (first seed), and the eigenvalue gaps and bound of a few domains."""
+    first: dict[str, Record] = {}
+    for record in gathered.records:
+        if "dimension" in record.info:
+            first.setdefault(record.cell.target.label, record)
+    if not first:
+        raise UserError(f"{study.name} shows CATTAn's spectrum: add cattan to --methods, with TEST.PROTOCOL offline")
+    rows = []
+    figures: dict[str, Figure] = {}
+    for label, record in first.items():
+        curve, used = record.info["dimension"], record.info["d_target"]
+        rows.append([Entry(label), *map(Entry, (f"{record.metrics['n']:,.0f}", str(int(curve["d"][-1])), str(used)))])
+        if len(figures) < _MOST_DIMENSION_FIGURES:
+            figures["" if not figures else f"-{len(figures) + 1}"] = dimension(curve, used, label)
+    heads = ["domain", "target samples", "largest d possible", "d"]
+    how = "by the stability rule" if not gathered.cfg.CATTAN.D else "by CATTAN.D"
+    return Presentation((Table(heads, rows, f"The number of directions d, {how}"),), figures, paper_says(study))
