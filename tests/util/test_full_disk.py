@@ -24,9 +24,8 @@ from tta_cattan.bench.results.predictions import write_predictions
 from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.bench.source import training
 from tta_cattan.cli.main import main
-from tta_cattan.util.disk import disk_errors
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import write_text
+from tta_cattan.util.files import disk_errors, write_text
 
 resource = pytest.importorskip("resource", reason="limits of a process are POSIX's")
 ROOT = Path(__file__).parents[2]

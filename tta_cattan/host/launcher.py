@@ -57,7 +57,7 @@ def main_with_errors(argv: Sequence[str] | None = None) -> int:
 def enter(host: Host, script: Path, cpu: bool) -> None:
     """Make the process one of the host's: its folder, its modules first, and a device that is there."""
     from tta_cattan.host.cuda import require_cuda, stay_on_cpu
-    from tta_cattan.util.upstream.robustbench import heal_autoattack
+    from tta_cattan.util.upstream import heal_autoattack
 
     if cpu:
         stay_on_cpu()

@@ -56,7 +56,7 @@ def test_the_table_of_classes_is_the_sorted_wnids():
 
 
 def test_order_labels_and_pixels_are_robustbenchs(data_dir):
-    from tta_cattan.util.upstream.robustbench import import_robustbench
+    from tta_cattan.util.upstream import import_robustbench
 
     subject = benchmark(data_dir)
     subject.check()
