@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tta_cattan.alignment import Subspace
+from tta_cattan.alignment.subspace_files import find_subspaces, sha256_weights, subspace_path
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.models.zoo import LoadedModel
 from tta_cattan.bench.source.fitting import drop_note, fit_source_subspace
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def source_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Subspace | None:
-    """Return the subspace that ``CATTAN.SOURCE_BASIS`` names: a file's, a cached or freshly fitted one ("auto").
+    """Return the subspace that ``CATTAN.SOURCE_BASIS`` names: a file's, or the kept or newly fitted one ("auto").
 
     Note: None stands for "classifier", which needs nothing but the model.
     """
@@ -45,22 +46,15 @@ def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Su
     return subspace
 
 
-def _read(cfg: CfgNode, loaded: LoadedModel, path: Path) -> Subspace:
-    subspace = Subspace.load(path)
-    check_model(subspace, path, loaded, cfg.CATTAN.FORCE_BASIS)
-    logger.info("source subspace: %d directions of %d samples, from %s", subspace.d, subspace.count, path)
-    return subspace
-
-
 def default_path(cfg: CfgNode, loaded: LoadedModel) -> Path:
-    """Return where the subspace of a model lies in CKPT_DIR."""
-    return _folder(cfg) / _name(cfg, loaded.sha256[:12])
+    """Return where the subspace of a model is kept in CKPT_DIR."""
+    return subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, sha256_weights(loaded.model), cfg.CATTAN.CENTERING != "none")
 
 
 def auto_path(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Path:
-    """Return where "auto" looks: the default place, or one apart where the config asks for other source images.
+    """Return where "auto" looks: the default place, or a separate one if the config asks for other source images.
 
-    Note: a config that says nothing about them takes what `fit-source` wrote, whatever it was told.
+    Note: a config that says nothing about them uses whatever file `fit-source` wrote.
     """
     path, asked = default_path(cfg, loaded), _asked(cfg, benchmark)
     if not asked:
@@ -72,28 +66,19 @@ def auto_path(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Path:
     return path.with_stem(f"{path.stem}-{sha256_text(json.dumps(asked, sort_keys=True))[:8]}")
 
 
-def _asked(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
-    """Return what the config says about the images of the subspace beyond the defaults, as its provenance has it."""
-    asked: dict[str, Any] = {}
-    if cfg.SOURCE.PER_CLASS:
-        asked |= {"per_class": cfg.SOURCE.PER_CLASS, "seed": cfg.RNG_SEED}
-    if cfg.DATA.SOURCE_DIR or cfg.DATA.IMAGE_SIZE != get_defaults().DATA.IMAGE_SIZE:
-        asked["data"] = benchmark.describe_source()
-    return asked
-
-
 def check_source_basis(cfg: CfgNode, benchmark: Benchmark) -> None:
-    """Check what ``CATTAN.SOURCE_BASIS`` needs, as far as that can be done without the model."""
+    """Check what ``CATTAN.SOURCE_BASIS`` needs, as far as that is possible without the model."""
     choice = cfg.CATTAN.SOURCE_BASIS
     if choice == "auto":
-        if not any(_folder(cfg).glob(_name(cfg, "*"))):
-            require_source_data(benchmark, _folder(cfg) / _name(cfg, "*"))
+        centered = cfg.CATTAN.CENTERING != "none"
+        if not find_subspaces(cfg.CKPT_DIR, centered, arch=cfg.MODEL.ARCH):
+            require_source_data(benchmark, subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, "*", centered))
     elif choice != "classifier":
         Subspace.load(choice)
 
 
 def require_source_data(benchmark: Benchmark, path: Path) -> None:
-    """Refuse to go on without source data, with the ways to do without it."""
+    """Raise a UserError that names the alternatives if there is no source data."""
     if benchmark.source() is None:
         raise UserError(
             f"CATTAn needs a source subspace, and {path} does not exist. With the source training images, make it "
@@ -102,21 +87,24 @@ def require_source_data(benchmark: Benchmark, path: Path) -> None:
         )
 
 
-def _folder(cfg: CfgNode) -> Path:
-    return Path(cfg.CKPT_DIR) / "subspaces"
+def _asked(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
+    """Return what the config says about the source images beyond the defaults, in the terms of the provenance."""
+    asked: dict[str, Any] = {}
+    if cfg.SOURCE.PER_CLASS:
+        asked |= {"per_class": cfg.SOURCE.PER_CLASS, "seed": cfg.RNG_SEED}
+    if cfg.DATA.SOURCE_DIR or cfg.DATA.IMAGE_SIZE != get_defaults().DATA.IMAGE_SIZE:
+        asked["data"] = benchmark.describe_source()
+    return asked
 
 
-def _name(cfg: CfgNode, model: str) -> str:
-    kind = "uncentred" if cfg.CATTAN.CENTERING == "none" else "pca"
-    return f"{cfg.MODEL.ARCH.replace('/', '_')}-{model}-{kind}.safetensors"
-
-
-def check_model(subspace: Subspace, path: Path, loaded: LoadedModel, forced: bool) -> None:
-    """Refuse a subspace that was made for another model, unless forced."""
-    made_for = str(subspace.provenance.get("model_sha256"))
-    if made_for == loaded.sha256:
-        return
-    problem = f"subspace file {path} was made for the model {made_for[:12]}, and this model is {loaded.sha256[:12]}"
-    if not forced:
-        raise UserError(f"{problem}: make one with `tta-cattan fit-source`, or set CATTAN.FORCE_BASIS True")
-    logger.warning("%s: used all the same, because CATTAN.FORCE_BASIS is set", problem)
+def _read(cfg: CfgNode, loaded: LoadedModel, path: Path) -> Subspace:
+    """Return the subspace in a file; one that was fitted for another model is refused, unless forced."""
+    subspace = Subspace.load(path)
+    made_for, weights = str(subspace.provenance.get("weights_sha256")), sha256_weights(loaded.model)
+    if made_for != weights:
+        problem = f"subspace file {path} was made for the model {made_for[:12]}, and this model is {weights[:12]}"
+        if not cfg.CATTAN.FORCE_BASIS:
+            raise UserError(f"{problem}: make one with `tta-cattan fit-source`, or set CATTAN.FORCE_BASIS True")
+        logger.warning("%s: used anyway, because CATTAN.FORCE_BASIS is set", problem)
+    logger.info("source subspace: %d directions of %d samples, from %s", subspace.d, subspace.count, path)
+    return subspace
