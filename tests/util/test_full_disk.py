@@ -21,7 +21,6 @@ from safetensors import SafetensorError
 from tta_cattan.alignment import fit_subspace
 from tta_cattan.bench.data.feature_shards import write_shard
 from tta_cattan.bench.results.predictions import write_predictions
-from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.bench.source import training
 from tta_cattan.cli.main import main
 from tta_cattan.util.errors import UserError
@@ -31,12 +30,6 @@ resource = pytest.importorskip("resource", reason="limits of a process are POSIX
 ROOT = Path(__file__).parents[2]
 CFG = str(ROOT / "cfgs/digits_c/cattan.yaml")
 FREE = "free some space and run the same command again"
-
-
-@pytest.fixture(autouse=True)
-def _clean_logger():
-    yield
-    reset_logging()
 
 
 @contextmanager

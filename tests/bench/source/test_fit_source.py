@@ -29,12 +29,6 @@ CFG = "cfgs/digits_c/cattan.yaml"
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(autouse=True)
-def _clean_logger():
-    yield
-    reset_logging()
-
-
 def settings(**changes: object):
     cfg = load_cfg(ROOT / CFG, overrides(**changes))
     benchmark = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
