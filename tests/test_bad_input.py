@@ -11,7 +11,6 @@ import pytest
 import torch
 from digits_runs import overrides
 
-from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.cli.main import main
 
 ROOT = Path(__file__).parents[1]
@@ -252,10 +251,7 @@ def test_a_mistake_is_one_line(name, tmp_path, monkeypatch, capfd):
     kept.parent.mkdir(parents=True)
     kept.write_text("results of an earlier run\n")
     arguments = make(tmp_path)
-    try:
-        assert main(arguments) == 2
-    finally:
-        reset_logging()
+    assert main(arguments) == 2
     lines = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("[")]  # log lines have a date
     assert len(lines) == 1 and lines[0].startswith("error: "), lines
     for part in expected:

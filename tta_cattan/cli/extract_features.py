@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tta_cattan.cli.arguments import CommandParser, parse_with_overrides
+from tta_cattan.cli.arguments import ConfigParser
 from tta_cattan.util.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -15,9 +14,9 @@ if TYPE_CHECKING:
     from tta_cattan.bench.domain import Domain
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> ConfigParser:
     """Return the parser of the command's arguments."""
-    result = CommandParser(
+    result = ConfigParser(
         prog="tta-cattan extract-features",
         usage="%(prog)s --cfg FILE --out DIR [options] [KEY VALUE ...]",
         description="Write the features of every domain's images by the encoder MODEL.ARCH (timm/NAME, "
@@ -46,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parse_with_overrides(parser(), argv)
+    args, overrides = parser().parse(argv)
     from tta_cattan.bench.data import benchmark_of
     from tta_cattan.bench.models.encoder import load_encoder
     from tta_cattan.bench.run.log import setup_logging

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from tta_cattan.cli.arguments import CommandParser, method_names, parse_with_overrides
+from tta_cattan.cli.arguments import ConfigParser, method_names
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> ConfigParser:
     """Return the parser of the command's arguments."""
-    result = CommandParser(
+    result = ConfigParser(
         prog="tta-cattan pairs",
         usage="%(prog)s --cfg FILE [--methods A,B,C] [--dry-run] [KEY VALUE ...]",
         description="Train the source model of every domain (or use the finished one), adapt it to every other domain, "
@@ -27,14 +26,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parse_with_overrides(parser(), argv)
+    args, overrides = parser().parse(argv)
     from tta_cattan.bench.results.tables import to_text
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.bench.run.pairs import beside_published, run_pairs
     from tta_cattan.config import find_config
 
     setup_logging()
-    pairs = run_pairs(find_config(args.cfg), overrides, method_names(args.methods), args.dry_run)
+    pairs = run_pairs(find_config(args.cfg), overrides, method_names(args.methods, overrides), args.dry_run)
     if pairs is not None:
         print(to_text(beside_published(pairs.summary, pairs.table)))
         for line in pairs.remarks():

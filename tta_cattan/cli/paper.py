@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tta_cattan.cli.arguments import CommandParser, method_names, parse_with_overrides
+from tta_cattan.cli.arguments import ConfigParser, method_names
 from tta_cattan.util.errors import UserError
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> ConfigParser:
     """Return the parser of the command's arguments."""
-    result = CommandParser(
+    result = ConfigParser(
         prog="tta-cattan paper",
         usage="%(prog)s NAME [--cfg FILE] [options] [KEY VALUE ...], or %(prog)s --list",
         description="Run a table or figure of the paper: what is missing is computed, what is there is used again; "
@@ -29,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parse_with_overrides(parser(), argv)
+    args, overrides = parser().parse(argv)
     from tta_cattan.bench.paper.study import load_study, study_names
 
     if args.list:
@@ -45,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     setup_logging()
     request = Request(
         cfg=args.cfg,
-        methods=tuple(method_names(args.methods)),
+        methods=tuple(method_names(args.methods, overrides)),
         sweep=args.sweep or "",
         overrides=tuple(overrides),
         out=args.out,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from tta_cattan.cli.arguments import CommandParser, parse_with_overrides
+from tta_cattan.cli.arguments import ConfigParser
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> ConfigParser:
     """Return the parser of the command's arguments."""
-    result = CommandParser(
+    result = ConfigParser(
         prog="tta-cattan train-source",
         usage="%(prog)s --cfg FILE [KEY VALUE ...]",
         description="Train a source model by the recipe in the SOURCE keys and write it with its source subspace to "
@@ -24,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parse_with_overrides(parser(), argv)
+    args, overrides = parser().parse(argv)
     import torch
 
     from tta_cattan.bench.data import benchmark_of
