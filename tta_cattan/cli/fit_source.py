@@ -1,4 +1,4 @@
-"""``tta-cattan fit-source``: make the source subspace of a model, once."""
+"""``tta-cattan fit-source``: fit the source subspace of a model, once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def parser() -> ConfigParser:
         prog="tta-cattan fit-source",
         usage="%(prog)s --cfg FILE [options] [KEY VALUE ...]",
         description="Fit the source subspace of a model to its training images and write it to a file. "
-        "Under torchrun the processes share the images.",
+        "Run it again to resume. Under torchrun the processes share the work.",
     )
     result.add_argument("--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/imagenet_c/cattan.yaml")
     result.add_argument(

@@ -13,12 +13,11 @@ def parser() -> ConfigParser:
         prog="tta-cattan pairs",
         usage="%(prog)s --cfg FILE [--methods A,B,C] [--dry-run] [KEY VALUE ...]",
         description="Train the source model of every domain (or use the finished one), adapt it to every other domain, "
-        "and print the paper's table. DATA.SOURCE or DATA.TARGET restrict the pairs. Run it again after an "
-        "interruption: what is finished is kept.",
+        "and print the paper's table. DATA.SOURCE and DATA.TARGET restrict the pairs. Run it again to resume.",
     )
     result.add_argument("--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/officehome/cattan.yaml")
     result.add_argument(
-        "--methods", metavar="A,B,C", help="compare several methods; each uses its own file beside FILE"
+        "--methods", metavar="A,B,C", help="compare several methods, each with its own file beside FILE"
     )
     result.add_argument("--dry-run", action="store_true", help="check everything, compute nothing")
     return result

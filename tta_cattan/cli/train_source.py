@@ -13,7 +13,7 @@ def parser() -> ConfigParser:
         prog="tta-cattan train-source",
         usage="%(prog)s --cfg FILE [KEY VALUE ...]",
         description="Train a source model by the recipe in the SOURCE keys and write it with its source subspace to "
-        "CKPT_DIR, where every other command finds it. Run it again after an interruption: it goes on.",
+        "CKPT_DIR, where every other command finds it. Run it again to resume.",
     )
     result.add_argument(
         "--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/officehome/source_train.yaml"
