@@ -1,11 +1,15 @@
-"""Puts this folder on the path, so that tests in any subfolder can import ``small_networks``."""
+"""Shared fixtures; the folder is on the path, so that tests anywhere below can import the helpers beside this file."""
 
+import os
 import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
-# A shell's background job ignores Ctrl-C and hands that on; the tests press it.
+# A shell's background job ignores Ctrl-C, and so do its children; the tests need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -17,3 +21,24 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def clean_logger():
+    """Remove the log handlers that a command leaves behind."""
+    yield
+    if log := sys.modules.get("tta_cattan.bench.run.log"):
+        log.reset_logging()
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Callable[[str], Path]:
+    """Return a function that finds real data by name in $TTA_CATTAN_DATA, and skips the test if it is missing."""
+    folder = Path(os.environ.get("TTA_CATTAN_DATA") or Path(__file__).parents[2] / "shared" / "data")
+
+    def find(name: str) -> Path:
+        if not (folder / name).exists():
+            pytest.skip(f"real data {name!r} is missing in {folder}: set TTA_CATTAN_DATA to a folder that holds it")
+        return folder / name
+
+    return find

@@ -18,7 +18,6 @@ import pytest
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.run.cost import COST_METRICS
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
 TINY = {
     "CORRUPTION.NUM_EX": "64",
     "CORRUPTION.TYPE": "gaussian_noise,contrast",
@@ -64,13 +63,6 @@ def read_cells(save: Path) -> dict[tuple[str, str, int, int, str], dict[str, flo
         assert key not in cells, f"{key} was computed twice"
         cells[key] = {name: value for name, value in record.metrics.items() if name not in COST_METRICS}
     return cells
-
-
-def shared_data(name: str) -> Path:
-    """Return a file of the shared data, or skip the test where it is not there."""
-    if not (SHARED / name).exists():
-        pytest.skip(f"{SHARED / name} is not there: real data and weights are needed")
-    return SHARED / name
 
 
 def need_robustbench() -> None:

@@ -22,7 +22,7 @@ from tta_cattan.bench.run.cell import run_cell
 from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.config import load_cfg
-from tta_cattan.util.upstream.robustbench import import_robustbench
+from tta_cattan.util.upstream import import_robustbench
 
 _DIFFERENT = 50  # images that are really encoded; the others are links to them
 

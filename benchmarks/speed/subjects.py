@@ -15,7 +15,7 @@ from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.config import load_cfg
 from tta_cattan.methods.cattan import CATTAn
-from tta_cattan.util.upstream.torchvision import import_torchvision
+from tta_cattan.util.upstream import import_torchvision
 
 
 def network(name: str, classes: int = 1000) -> nn.Module:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from digits_runs import compare, overrides
 
-from tta_cattan.cli.main import main
+from tta_cattan import __version__
+from tta_cattan.cli.arguments import ConfigParser
+from tta_cattan.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,6 +24,39 @@ def test_help_is_quick_and_needs_no_torch():
     code = "import sys, tta_cattan.cli.main as m\ntry: m.main(['--help'])\nexcept SystemExit: pass\n"
     code += "sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT, timeout=60)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"]])
+def test_help_lists_every_command_on_one_line(capsys, arguments):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    lines = capsys.readouterr().out.splitlines()
+    for name, does in COMMANDS.items():
+        assert f"  {name:18}{does}" in lines
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(capsys, command):
+    for arguments in ([command, "--help"], ["help", command]):
+        with pytest.raises(SystemExit) as end:
+            main(arguments)
+        assert end.value.code == 0 and capsys.readouterr().out.startswith(f"usage: tta-cattan {command}")
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"tta-cattan {__version__}\n"
+
+
+def test_pairs_may_be_written_with_an_equals_sign():
+    _, overrides = ConfigParser().parse(["OPTIM.LR=0.1", "DESC", "a=b", "DATA.SOURCE=", "SEEDS", "0"])
+    assert overrides == ["OPTIM.LR", "0.1", "DESC", "a=b", "DATA.SOURCE", "", "SEEDS", "0"]
+
+
+def test_a_method_by_its_key_alone_is_the_only_one_that_runs(tmp_path, capsys):
+    assert main(["--dry-run", *overrides(tmp_path, **{"MODEL.ADAPTATION": "tent"})]) == 0
+    assert "2 cells would be computed" in capsys.readouterr().err
 
 
 def test_list_names_everything(capsys):
@@ -57,6 +92,11 @@ def test_list_names_everything(capsys):
         (["DEVICE", "cuda:77"], ["DEVICE = 'cuda:77' cannot be used here"]),
         (["CORRUPTION.DATASET", "cifar10_c", "DATA_DIR", "absent"], ["absent/CIFAR-10-C/labels.npy is missing"]),
         (["fit-source", "--cfg", "absent.yaml"], ["absent.yaml"]),
+        (["fo"], ["unknown command 'fo'", "Did you mean 'fit-source'?", "make-corruptions"]),
+        (["raport", "x"], ["unknown command 'raport'", "Did you mean 'report'?"]),
+        (["cfgs/cifar10_c/tent.yaml"], ["tta-cattan --cfg cfgs/cifar10_c/tent.yaml"]),
+        (["--methods", "tent", "MODEL.ADAPTATION", "ip"], ["both name methods"]),
+        (["--import", "no_such_module"], ["cannot import no_such_module", "No module named"]),
         (["inspect", "absent.safetensors"], ["absent.safetensors does not exist"]),
         (["make-corruptions", "--images", "absent", "--out", "x"], ["--images absent does not exist"]),
     ],

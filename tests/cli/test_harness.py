@@ -148,7 +148,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path):
     output = (tmp_path / "output").read_text()
     assert process.exitcode == 130, output
     assert "Traceback" not in output
-    assert output.splitlines()[-1] == "interrupted: what is finished is kept; the same command goes on from here"
+    assert output.splitlines()[-1] == "interrupted: what is finished is kept; run the same command to resume"
     assert 2 <= len(read_cells(tmp_path / "save")) < 4000
 
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 from reference import CATTAN, host_logits, own_logits
 
-from tta_cattan.host.cuda import stay_on_cpu
-from tta_cattan.host.launcher import main
+from tta_cattan.host.launcher import main, stay_on_cpu
 
 THIRD_PARTY = Path(__file__).parents[2] / "third_party"
 DECLARE = "import tta_cattan.host; tta_cattan.host.declare(cfg)"

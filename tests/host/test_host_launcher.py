@@ -13,8 +13,7 @@ from yacs.config import CfgNode
 
 import tta_cattan
 from tta_cattan.host.launcher import main
-from tta_cattan.host.nodes import declare, translate
-from tta_cattan.host.overrides import split_overrides
+from tta_cattan.host.methods import declare, split_overrides, translate
 from tta_cattan.host.recognise import HOSTS, recognise, version
 from tta_cattan.util.errors import UserError
 

@@ -55,5 +55,5 @@ def test_what_cannot_work_is_refused(host, options, message):
 
 def test_two_passes_are_refused(host):
     folder = host("ttab")
-    with pytest.raises(UserError, match="keeps its test loader to itself"):
+    with pytest.raises(UserError, match="does not expose its test loader"):
         main(["--two-pass", str(folder / "run_exp.py"), METHOD, "cattan", "--device", "cpu", *CATTAN])

@@ -21,23 +21,15 @@ from safetensors import SafetensorError
 from tta_cattan.alignment import fit_subspace
 from tta_cattan.bench.data.feature_shards import write_shard
 from tta_cattan.bench.results.predictions import write_predictions
-from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.bench.source import training
 from tta_cattan.cli.main import main
-from tta_cattan.util.disk import disk_errors
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import write_text
+from tta_cattan.util.files import disk_errors, write_text
 
 resource = pytest.importorskip("resource", reason="limits of a process are POSIX's")
 ROOT = Path(__file__).parents[2]
 CFG = str(ROOT / "cfgs/digits_c/cattan.yaml")
 FREE = "free some space and run the same command again"
-
-
-@pytest.fixture(autouse=True)
-def _clean_logger():
-    yield
-    reset_logging()
 
 
 @contextmanager

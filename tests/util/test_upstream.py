@@ -9,9 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from tta_cattan.util import upstream
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.upstream import robustbench as upstream
-from tta_cattan.util.upstream.torchvision import import_torchvision
 
 
 @pytest.fixture
@@ -100,7 +99,7 @@ def test_what_robustbench_lacks_is_said_with_the_remedy(monkeypatch, missing, re
 )
 def test_a_torchvision_of_another_torch_is_named(monkeypatch, error):
     failing(monkeypatch, "torchvision", error)
-    for attempt in (lambda: import_torchvision("torchvision.models"), upstream.import_robustbench):
+    for attempt in (lambda: upstream.import_torchvision("torchvision.models"), upstream.import_robustbench):
         with pytest.raises(UserError) as caught:
             attempt()
         message = str(caught.value)

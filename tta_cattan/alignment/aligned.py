@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from tta_cattan.network.layers import effective_linear
-from tta_cattan.util.errors import UserError
+from tta_cattan.network.layers import channel_place, effective_linear
 
 REDUCTIONS = ("sum", "mean")
 _ALIGNMENT = ("phi", "target_basis", "target_mean", "readout", "offset", "optimum")
@@ -269,8 +268,6 @@ class AlignedLayer(Aligned):
     def features(self, x: Tensor) -> Tensor:
         """Return the layer's output with its channels in the last place."""
         z = self.inner(x)
-        if not isinstance(z, Tensor):
-            raise UserError(f"the layer to align gives a {type(z).__name__}, not a tensor: name another layer")
         self._place = channel_place(z, self.dim)
         return z.movedim(self._place, -1)
 
@@ -295,18 +292,6 @@ class AlignedLayer(Aligned):
         if self.residual:
             return identity + (self.target_basis @ ((self.phi - self.optimum) @ self.readout)).T, None
         return fold_alignment(self.target_basis, self.phi, self.readout, self.offset, self.target_mean)
-
-
-def channel_place(z: Tensor, dim: int) -> int:
-    """Return the place of the D channels in an output of two to four dimensions."""
-    places = {2: (1,), 3: (2, 1), 4: (1,), 5: (1,)}.get(z.ndim, ())
-    for place in places:
-        if z.shape[place] == dim:
-            return place
-    raise UserError(
-        f"the layer to align gives an output of shape {tuple(z.shape)}, and the subspace is of {dim} features: it "
-        "belongs to another layer or model"
-    )
 
 
 @torch.no_grad()

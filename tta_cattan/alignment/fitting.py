@@ -131,6 +131,7 @@ def fit_subspace(
     d: int | None = None,
     center: bool = True,
     provenance: Mapping[str, Any] | None = None,
+    layer: str | None = None,
 ) -> Subspace:
     """Fit the ``d`` principal directions of ``features`` (n x D, or batches of rows) in one pass.
 
@@ -150,7 +151,7 @@ def fit_subspace(
         moments.update(batch)
     if moments is None:
         raise UserError("no features to fit a subspace to: the data set or the iterable is empty")
-    return subspace_of_moments(moments, d, center, provenance)
+    return subspace_of_moments(moments, d, center, provenance, layer)
 
 
 def subspace_of_moments(
@@ -158,6 +159,7 @@ def subspace_of_moments(
     d: int | None = None,
     center: bool = True,
     provenance: Mapping[str, Any] | None = None,
+    layer: str | None = None,
 ) -> Subspace:
     """Return the ``d`` leading eigenvectors of the covariance (or second moment) of ``moments``."""
     rows = moments.few_rows()
@@ -194,6 +196,7 @@ def subspace_of_moments(
         count=moments.count,
         centered=center,
         provenance=dict(provenance or {}),
+        layer=layer,
     )
 
 

@@ -1,1 +1,1 @@
-"""The commands that users type."""
+"""The commands: `main.py` lists them, one file each."""

@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tta_cattan.cli.arguments import CommandParser, method_names, parse_with_overrides
+from tta_cattan import __version__
+from tta_cattan.cli.arguments import ConfigParser, method_names
+from tta_cattan.cli.main import COMMANDS
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,36 +19,43 @@ LAUNCHERS = ("local", "ray")
 ALL_METHODS = ("source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "cattan_plus")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> ConfigParser:
     """Return the parser of the harness's arguments."""
-    result = CommandParser(
+    commands = [f"  {name:18}{does}" for name, does in COMMANDS.items()]
+    result = ConfigParser(
         prog="tta-cattan",
         usage="%(prog)s [--cfg FILE] [--methods A,B,C] [--sweep KEY=A,B,C] [OPTIONS] [KEY VALUE ...]",
         description="Compare test-time adaptation methods. Without arguments: all of ours on the embedded digits.",
-        epilog="Other commands: tta-cattan COMMAND --help",
+        epilog="\n".join(["commands (tta-cattan COMMAND --help):", *commands]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument("--cfg", metavar="FILE", help="config file, e.g. cfgs/imagenet_c/cattan.yaml")
     result.add_argument(
-        "--methods", metavar="A,B,C", help="compare several methods; each uses its own file beside FILE"
+        "--methods", metavar="A,B,C", help="compare several methods, each with its own file beside FILE"
     )
     result.add_argument(
         "--sweep",
         metavar="KEY=A,B,C",
         action="append",
         default=[],
-        help="a row per setting of a key, e.g. CATTAN.D=64,256; given again: every combination",
+        help="one row per setting of a key, e.g. CATTAN.D=64,256; repeat it for every combination",
     )
-    result.add_argument("--launcher", choices=LAUNCHERS, default="local", help="where the cells are computed")
-    result.add_argument("--address", metavar="HOST:PORT", help="the Ray cluster (or 'auto'); without it Ray runs here")
-    result.add_argument("--workers", metavar="N", type=int, help="processes of the Ray that runs here; one per CPU")
-    result.add_argument("--list", action="store_true", help="list methods, datasets and models, and stop")
+    result.add_argument("--launcher", choices=LAUNCHERS, default="local", help="where the results are computed")
+    result.add_argument(
+        "--address", metavar="HOST:PORT", help="a running Ray cluster, or 'auto'; default: start Ray here"
+    )
+    result.add_argument(
+        "--workers", metavar="N", type=int, help="processes, if Ray is started here (default: one per CPU)"
+    )
+    result.add_argument("--version", action="version", version=f"tta-cattan {__version__}")
+    result.add_argument("--list", action="store_true", help="list methods, datasets and models, and exit")
     result.add_argument("--dry-run", action="store_true", help="check everything, compute nothing")
     return result
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the harness."""
-    args, overrides = parse_with_overrides(parser(), argv)
+    args, overrides = parser().parse(argv)
     if args.list:
         return _list()
     from tta_cattan.bench.run.log import setup_logging
@@ -54,8 +63,8 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.bench.run.runner import dry_run, run
     from tta_cattan.config import find_config
 
-    methods = method_names(args.methods)
-    if args.cfg is None and not args.methods:
+    methods = method_names(args.methods, overrides)
+    if args.cfg is None and not methods and "MODEL.ADAPTATION" not in overrides[::2]:
         methods = list(ALL_METHODS)
     setup_logging()
     sweeps = parse_sweeps(args.sweep, overrides)
@@ -71,21 +80,21 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _launcher(args: argparse.Namespace) -> Launcher:
-    """Return what computes the cells."""
+    """Return the launcher that computes the cells."""
     if args.launcher == "ray":
         from tta_cattan.bench.run.ray_launcher import RayLauncher
 
         return RayLauncher(args.address, args.workers)
     for option in ("address", "workers"):
         if getattr(args, option) is not None:
-            raise UserError(f"--{option} {getattr(args, option)}: this is an option of --launcher ray")
+            raise UserError(f"--{option} {getattr(args, option)}: only with --launcher ray")
     from tta_cattan.bench.run.cell import one_by_one
 
     return one_by_one
 
 
 def _list() -> int:
-    """Print what can be named in a config."""
+    """Print the names that a config may use."""
     from tta_cattan.bench.data import BENCHMARK_REGISTRY
     from tta_cattan.bench.models.architectures import ARCHITECTURES
     from tta_cattan.bench.models.robustbench_zoo import robustbench_names
@@ -97,9 +106,7 @@ def _list() -> int:
         ("models (MODEL.ARCH)", ARCHITECTURES),
     ):
         print(f"{title}: {', '.join(registry.registered_names())}")
-    print(
-        "  and torchvision/NAME and timm/NAME, for any name that they have; shot/NAME: SHOT's network on any of these"
-    )
+    print("  and torchvision/NAME, timm/NAME for any of their models; shot/NAME: SHOT's network on any of these")
     for family in ("cifar10", "cifar100", "imagenet"):
         try:
             print(f"  and RobustBench's for {family}: {', '.join(robustbench_names(family))}")

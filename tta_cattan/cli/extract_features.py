@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tta_cattan.cli.arguments import CommandParser, parse_with_overrides
+from tta_cattan.cli.arguments import ConfigParser
 from tta_cattan.util.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -15,29 +14,29 @@ if TYPE_CHECKING:
     from tta_cattan.bench.domain import Domain
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> ConfigParser:
     """Return the parser of the command's arguments."""
-    result = CommandParser(
+    result = ConfigParser(
         prog="tta-cattan extract-features",
         usage="%(prog)s --cfg FILE --out DIR [options] [KEY VALUE ...]",
         description="Write the features of every domain's images by the encoder MODEL.ARCH (timm/NAME, "
-        "torchvision/NAME) to DIR/<domain>/, for CORRUPTION.DATASET features. What is finished is kept: an interrupted "
-        "command goes on. Under torchrun the processes share the shards.",
+        "torchvision/NAME) to DIR/<domain>/, for CORRUPTION.DATASET features. Run it again to resume. Under torchrun "
+        "the processes share the work.",
     )
     result.add_argument("--cfg", metavar="FILE", required=True, help="e.g. cfgs/domainnet_features/extract.yaml")
-    result.add_argument("--out", metavar="DIR", type=Path, required=True, help="a folder per domain is made in it")
-    result.add_argument("--domains", metavar="A,B", help="default: all of the benchmark's")
+    result.add_argument("--out", metavar="DIR", type=Path, required=True, help="where to write, one folder per domain")
+    result.add_argument("--domains", metavar="A,B", help="domains to encode (default: all)")
     result.add_argument(
         "--weights",
         choices=("file", "library", "random"),
         default="file",
-        help="of the encoder: MODEL.CKPT_PATH (default), downloaded by its library, or none (to measure speed)",
+        help="the encoder's weights: MODEL.CKPT_PATH (default), its library's, or random (to measure speed)",
     )
     result.add_argument(
         "--pool",
         choices=("auto", "token", "head"),
         default="auto",
-        help="class token, or what the encoder's classifier would receive (default: the token where it was trained)",
+        help="class token, or the input of the encoder's classifier (default: the token if it was trained)",
     )
     result.add_argument("--shard-size", metavar="N", type=int, default=4096, help="images per file (4096)")
     result.add_argument("--dtype", choices=("float32", "float16"), default="float32")
@@ -46,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parse_with_overrides(parser(), argv)
+    args, overrides = parser().parse(argv)
     from tta_cattan.bench.data import benchmark_of
     from tta_cattan.bench.models.encoder import load_encoder
     from tta_cattan.bench.run.log import setup_logging
@@ -56,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
     if args.shard_size < 1:
         raise UserError(f"--shard-size {args.shard_size}: give the number of images per file, at least 1")
-    # With neither source nor target, the domains of a domain-adaptation benchmark are all that there are.
+    # Without source and target, a domain-adaptation benchmark has all of its domains.
     cfg = load_cfg(find_config(args.cfg), [*overrides, "DATA.SOURCE", "", "DATA.TARGET", ""])
     benchmark = benchmark_of(cfg)
     if not benchmark.images:
@@ -77,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def check_domains(benchmark: Benchmark, domains: Sequence[Domain]) -> None:
-    """Check that the data is there and, of a domain-adaptation benchmark, that the domains have the same classes."""
+    """Check that the data exists and that the domains of a domain-adaptation benchmark have the same classes."""
     from tta_cattan.bench.data.adaptation import DomainBenchmark
 
     if not isinstance(benchmark, DomainBenchmark):
@@ -90,9 +89,10 @@ def check_domains(benchmark: Benchmark, domains: Sequence[Domain]) -> None:
 
 
 def chosen_domains(benchmark: Benchmark, names: str | None) -> list[Domain]:
-    """Return the benchmark's domains, or those among them that are named."""
+    """Return the named domains of a benchmark, or all of them."""
     every = {domain.label: domain for domain in benchmark.domains()}
-    for name in (names or "").split(",") if names is not None else ():
+    chosen = list(every) if names is None else names.split(",")
+    for name in chosen:
         if name not in every:
             raise UserError(f"--domains has {name!r}.{nearest(name, every)} There are: {', '.join(every)}")
-    return [every[name] for name in names.split(",")] if names else list(every.values())
+    return [every[name] for name in chosen]

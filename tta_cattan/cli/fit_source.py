@@ -1,21 +1,20 @@
-"""``tta-cattan fit-source``: make the source subspace of a model, once."""
+"""``tta-cattan fit-source``: fit the source subspace of a model, once."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tta_cattan.cli.arguments import CommandParser, parse_with_overrides
+from tta_cattan.cli.arguments import ConfigParser
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> ConfigParser:
     """Return the parser of the command's arguments."""
-    result = CommandParser(
+    result = ConfigParser(
         prog="tta-cattan fit-source",
         usage="%(prog)s --cfg FILE [options] [KEY VALUE ...]",
         description="Fit the source subspace of a model to its training images and write it to a file. "
-        "Under torchrun the processes share the images.",
+        "Run it again to resume. Under torchrun the processes share the work.",
     )
     result.add_argument("--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/imagenet_c/cattan.yaml")
     result.add_argument(
@@ -32,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parse_with_overrides(parser(), argv)
+    args, overrides = parser().parse(argv)
     import torch
 
     from tta_cattan.bench.data import benchmark_of

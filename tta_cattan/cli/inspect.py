@@ -1,4 +1,4 @@
-"""``tta-cattan inspect FILE``: print what a subspace file holds."""
+"""``tta-cattan inspect FILE``: print the contents of a subspace file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tta_cattan.cli.arguments import CommandParser
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    parser = CommandParser(prog="tta-cattan inspect", description="Print what a subspace file holds.")
+    parser = CommandParser(prog="tta-cattan inspect", description="Print the contents of a subspace file.")
     parser.add_argument("file", type=Path)
     file = parser.parse_args(argv).file
     from tta_cattan.alignment import Subspace, orthonormality_error

@@ -1,8 +1,10 @@
-"""The command ``tta-cattan``: a sub-command by its name, the comparison harness otherwise."""
+"""The command ``tta-cattan``: a sub-command by its name, otherwise the comparison of methods."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 
@@ -10,35 +12,31 @@ from tta_cattan.util.allocator import keep_freed_memory
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.interrupt import interruptible
 
-# Sub-command -> module with `main(argv) -> int`; imported when it is called.
-COMMANDS: dict[str, str] = {
-    "extract-features": "tta_cattan.cli.extract_features",
-    "fit-source": "tta_cattan.cli.fit_source",
-    "host": "tta_cattan.host.launcher",
-    "inspect": "tta_cattan.cli.inspect",
-    "make-corruptions": "tta_cattan.cli.make_corruptions",
-    "pairs": "tta_cattan.cli.pairs",
-    "paper": "tta_cattan.cli.paper",
-    "report": "tta_cattan.cli.report",
-    "train-source": "tta_cattan.cli.train_source",
+# What each command does; its module in this folder has `main(argv) -> int` and is imported when the command is called.
+COMMANDS = {
+    "extract-features": "write the features of a frozen encoder, once for all runs",
+    "fit-source": "fit the source subspace of a model and write it to a file",
+    "inspect": "print the contents of a subspace file",
+    "make-corruptions": "corrupt your own images in the layout of ImageNet-C or CIFAR-C",
+    "pairs": "adapt between all pairs of domains, beside the published figures",
+    "paper": "run a table or figure of the paper",
+    "report": "write an HTML page about finished runs",
+    "train-source": "train a source model and fit its subspace",
 }
-_HARNESS = "tta_cattan.cli.compare"
+_HARNESS = "compare"  # without a command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake is one line and exit code 2."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    name = _HARNESS
-    if argv and argv[0] in COMMANDS:
-        name = COMMANDS[argv.pop(0)]
     keep_freed_memory()
     with interruptible() as pressed:
         try:
-            return importlib.import_module(name).main(argv)
+            return _run(argv)
         except KeyboardInterrupt:
             pass
         except Exception as error:
-            # What breaks after Ctrl-C breaks of it: an import half done, a worker process that got the signal too.
+            # After Ctrl-C, any error is its consequence: a half-finished import, a worker that got the signal too.
             if not pressed.is_set():
                 if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # Python's and torch's
                     reason = (str(error) or "out of memory").splitlines()[0]
@@ -47,8 +45,27 @@ def main(argv: Sequence[str] | None = None) -> int:
                     raise
                 print(f"error: {error}", file=sys.stderr)
                 return 2
-    print("interrupted: what is finished is kept; the same command goes on from here", file=sys.stderr)
+    print("interrupted: what is finished is kept; run the same command to resume", file=sys.stderr)
     return 130
+
+
+def _run(argv: list[str]) -> int:
+    """Call the command that the first argument names."""
+    first = argv[0] if argv else ""
+    if first == "help":
+        return _run([*argv[1:], "--help"])
+    if first in COMMANDS:
+        return _call(first, argv[1:])
+    if re.fullmatch(r"[\w-]+", first) and first[0].isalpha() and not first.isupper():
+        (close,) = difflib.get_close_matches(first.lower(), COMMANDS, n=1, cutoff=0.0)
+        raise UserError(f"unknown command {first!r}. Did you mean {close!r}? Commands: {', '.join(COMMANDS)}")
+    if first.endswith((".yaml", ".yml")):
+        raise UserError(f"a config file is an option: tta-cattan --cfg {first}")
+    return _call(_HARNESS, argv)
+
+
+def _call(command: str, argv: list[str]) -> int:
+    return importlib.import_module(f"tta_cattan.cli.{command.replace('-', '_')}").main(argv)
 
 
 if __name__ == "__main__":

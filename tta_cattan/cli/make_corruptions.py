@@ -1,4 +1,4 @@
-"""``tta-cattan make-corruptions``: an ImageNet-C- or CIFAR-C-shaped copy of one's own clean images."""
+"""``tta-cattan make-corruptions``: your own clean images in the layout of ImageNet-C or CIFAR-C."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parser() -> argparse.ArgumentParser:
         prog="tta-cattan make-corruptions",
         description="Corrupt clean images: class folders become OUT/<corruption>/<severity>/<class>/*.JPEG "
         "(ImageNet-C's layout), an .npz file with x and y becomes OUT/<corruption>.npy and labels.npy (CIFAR-C's). "
-        "Run it again after an interruption: what is there is kept.",
+        "Run it again to resume.",
     )
     result.add_argument(
         "--images", metavar="PATH", type=Path, required=True, help="folder of class folders, or .npz file"
@@ -30,9 +30,9 @@ def parser() -> argparse.ArgumentParser:
         "--strengths", choices=("imagenet", "cifar"), help="default: cifar for .npz, imagenet for folders"
     )
     result.add_argument(
-        "--size", metavar="PX", type=int, default=224, help="folders: resize to 256/224 of it, crop (224)"
+        "--size", metavar="PX", type=int, default=224, help="in folders: resize to 256/224 of it, then crop (224)"
     )
-    result.add_argument("--frost", metavar="DIR", type=Path, help="photographs of frost (default: a grown texture)")
+    result.add_argument("--frost", metavar="DIR", type=Path, help="photographs of frost (default: a generated texture)")
     result.add_argument("--workers", metavar="N", type=int, default=0, help="processes (default: one per core)")
     result.add_argument("--seed", type=int, default=0)
     return result

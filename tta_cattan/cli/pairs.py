@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from tta_cattan.cli.arguments import CommandParser, method_names, parse_with_overrides
+from tta_cattan.cli.arguments import ConfigParser, method_names
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> ConfigParser:
     """Return the parser of the command's arguments."""
-    result = CommandParser(
+    result = ConfigParser(
         prog="tta-cattan pairs",
         usage="%(prog)s --cfg FILE [--methods A,B,C] [--dry-run] [KEY VALUE ...]",
         description="Train the source model of every domain (or use the finished one), adapt it to every other domain, "
-        "and print the paper's table. DATA.SOURCE or DATA.TARGET restrict the pairs. Run it again after an "
-        "interruption: what is finished is kept.",
+        "and print the paper's table. DATA.SOURCE and DATA.TARGET restrict the pairs. Run it again to resume.",
     )
     result.add_argument("--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/officehome/cattan.yaml")
     result.add_argument(
-        "--methods", metavar="A,B,C", help="compare several methods; each uses its own file beside FILE"
+        "--methods", metavar="A,B,C", help="compare several methods, each with its own file beside FILE"
     )
     result.add_argument("--dry-run", action="store_true", help="check everything, compute nothing")
     return result
@@ -27,13 +25,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parse_with_overrides(parser(), argv)
+    args, overrides = parser().parse(argv)
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.bench.run.pairs import beside_published, run_pairs
     from tta_cattan.config import find_config
 
     setup_logging()
-    pairs = run_pairs(find_config(args.cfg), overrides, method_names(args.methods), args.dry_run)
+    pairs = run_pairs(find_config(args.cfg), overrides, method_names(args.methods, overrides), args.dry_run)
     if pairs is not None:
         print(beside_published(pairs.summary, pairs.table).to_text())
         for line in pairs.remarks():

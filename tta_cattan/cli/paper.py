@@ -1,26 +1,25 @@
-"""``tta-cattan paper NAME``: a table or figure of the paper, ours beside the published."""
+"""``tta-cattan paper NAME``: a table or figure of the paper, beside the published figures."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tta_cattan.cli.arguments import CommandParser, method_names, parse_with_overrides
+from tta_cattan.cli.arguments import ConfigParser, method_names
 from tta_cattan.util.errors import UserError
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> ConfigParser:
     """Return the parser of the command's arguments."""
-    result = CommandParser(
+    result = ConfigParser(
         prog="tta-cattan paper",
         usage="%(prog)s NAME [--cfg FILE] [options] [KEY VALUE ...], or %(prog)s --list",
-        description="Run a table or figure of the paper: what is missing is computed, what is there is used again; "
-        "ours stands beside the published figures. With --cfg the study runs on another benchmark.",
+        description="Run a table or figure of the paper, beside the published figures; finished results are reused. "
+        "With --cfg the study runs on another benchmark.",
     )
-    result.add_argument("name", nargs="?", metavar="NAME", help="a study; --list names them")
-    result.add_argument("--list", action="store_true", help="list the studies, and stop")
-    result.add_argument("--cfg", metavar="FILE", help="run it on this config's benchmark instead of the paper's")
+    result.add_argument("name", nargs="?", metavar="NAME", help="a study; see --list")
+    result.add_argument("--list", action="store_true", help="list the studies, and exit")
+    result.add_argument("--cfg", metavar="FILE", help="a config whose benchmark replaces the paper's")
     result.add_argument("--methods", metavar="A,B,C", help="methods instead of the study's")
     result.add_argument("--sweep", metavar="KEY=A,B,C", help="settings instead of the study's")
     result.add_argument("--out", metavar="DIR", type=Path, help="where to write (default: SAVE_DIR/paper)")
@@ -29,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parse_with_overrides(parser(), argv)
+    args, overrides = parser().parse(argv)
     from tta_cattan.bench.paper.study import load_study, study_names
 
     if args.list:
@@ -45,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     setup_logging()
     request = Request(
         cfg=args.cfg,
-        methods=tuple(method_names(args.methods)),
+        methods=tuple(method_names(args.methods, overrides)),
         sweep=args.sweep or "",
         overrides=tuple(overrides),
         out=args.out,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from tta_cattan.cli.arguments import CommandParser, parse_with_overrides
+from tta_cattan.cli.arguments import ConfigParser
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> ConfigParser:
     """Return the parser of the command's arguments."""
-    result = CommandParser(
+    result = ConfigParser(
         prog="tta-cattan train-source",
         usage="%(prog)s --cfg FILE [KEY VALUE ...]",
         description="Train a source model by the recipe in the SOURCE keys and write it with its source subspace to "
-        "CKPT_DIR, where every other command finds it. Run it again after an interruption: it goes on.",
+        "CKPT_DIR, where every other command finds it. Run it again to resume.",
     )
     result.add_argument("--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/officehome/base.yaml")
     return result
@@ -22,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parse_with_overrides(parser(), argv)
+    args, overrides = parser().parse(argv)
     import torch
 
     from tta_cattan.bench.data import benchmark_of

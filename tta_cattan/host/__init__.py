@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tta_cattan.host.nodes import declare
-
 if TYPE_CHECKING:
     from torch import nn
     from yacs.config import CfgNode
@@ -13,6 +11,13 @@ if TYPE_CHECKING:
     from tta_cattan.methods import AdaptationMethod
 
 __all__ = ["declare", "register", "setup_method"]
+
+
+def declare(cfg: CfgNode) -> None:
+    """Add our keys to the host's config (the line before its config is loaded)."""
+    from tta_cattan.host.methods import declare as declare_in_host
+
+    declare_in_host(cfg)
 
 
 def register() -> list[str]:

@@ -10,9 +10,7 @@ import sys
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tta_cattan.host.methods import build_method, host_names
-from tta_cattan.host.nodes import declare
-from tta_cattan.host.overrides import split_overrides
+from tta_cattan.host.methods import build_from_host, declare, host_names, split_overrides
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The name of the set-up function in the script's namespace; nobody's script has it.
+# The name of the set-up function in the script's namespace.
 SETUP_NAME = "__tta_cattan_setup__"
 
 
@@ -34,7 +32,7 @@ def plug_in(conf: str) -> dict[str, Any]:
 
 
 def setup_in_chain(model: nn.Module, cfg: CfgNode, with_names: bool) -> Any:
-    """Set up our method in the form that the chain expects; Benchmark-TTA wants the parameters' names too."""
+    """Set up our method in the form that the chain expects; Benchmark-TTA also expects the parameters' names."""
     method = setup(model, cfg)
     return (method, method.collect_params()[1]) if with_names else method
 
@@ -43,14 +41,14 @@ def setup(model: nn.Module, cfg: CfgNode) -> AdaptationMethod:
     """Set up our method and log what TENT logs."""
     logger.info("test-time adaptation: %s", cfg.MODEL.ADAPTATION.upper())
     has_loader = "SOURCE_DATASET" in cfg.CORRUPTION and "src.data" in sys.modules
-    method = build_method(model, cfg, source_batches=(lambda: _source_batches(cfg)) if has_loader else None)
+    method = build_from_host(model, cfg, source_batches=(lambda: _source_batches(cfg)) if has_loader else None)
     logger.info("params for adaptation: %s", method.collect_params()[1])
     logger.info("optimizer for adaptation: %s", method.optimizer)
     return method
 
 
 def add_branch(tree: ast.Module) -> ast.Module:
-    """Put a branch for our methods before the chain on ``cfg.MODEL.ADAPTATION``.
+    """Add a branch for our methods before the chain on ``cfg.MODEL.ADAPTATION``.
 
     The branch is what a user would write by hand: ``if cfg.MODEL.ADAPTATION in (...): model = setup(base_model)``, with
     the chain as its ``else``. Only the syntax tree in memory changes; line numbers stay those of the file.
@@ -89,7 +87,7 @@ def _branch(chain: ast.If, key: ast.Attribute, taken: Container[str]) -> ast.If:
 
 
 def _bodies(tree: ast.Module) -> Iterator[list[ast.stmt]]:
-    """Yield the statements of every function of a script."""
+    """Yield the body of every function in a script."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             yield node.body
@@ -130,7 +128,7 @@ def _source_batches(cfg: CfgNode) -> Iterator[Tensor]:
 
 
 def take_overrides(conf: str, arguments: list[str]) -> list[str]:
-    """Take ``KEY VALUE`` pairs off the command line of a host that has none, and merge them after its config file."""
+    """Remove ``KEY VALUE`` pairs from the command line of a host that has none; merge them after its config file."""
     arguments, pairs = split_overrides(arguments)
     module: Any = importlib.import_module(conf)
     merge_file = module.merge_from_file

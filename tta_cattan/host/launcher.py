@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import os
 import sys
 import types
@@ -16,7 +17,7 @@ from tta_cattan.util.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the launcher's own arguments; all after the script is the script's."""
+    """Return the parser of the launcher's own arguments; everything after the script belongs to the script."""
     result = argparse.ArgumentParser(
         prog="python -m tta_cattan.host",
         description="Run a test-time adaptation framework's own script with CATTAn among its methods.",
@@ -45,48 +46,65 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def main_with_errors(argv: Sequence[str] | None = None) -> int:
-    """Run ``main``; a user's mistake is one line and exit code 2."""
-    try:
-        return main(argv)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-
-
 def enter(host: Host, script: Path, cpu: bool) -> None:
-    """Make the process one of the host's: its folder, its modules first, and a device that is there."""
-    from tta_cattan.host.cuda import require_cuda, stay_on_cpu
-    from tta_cattan.util.upstream.robustbench import heal_autoattack
+    """Make this process the host's: its folder, its modules first, and a device that exists."""
+    import torch
+
+    from tta_cattan.util.upstream import heal_autoattack
 
     if cpu:
         stay_on_cpu()
-    elif host.cuda_only:
-        require_cuda(host.name)
+    elif host.cuda_only and not torch.cuda.is_available():
+        raise UserError(
+            f"{host.name} calls .cuda() throughout, and torch sees no CUDA device here: run it on a GPU machine, or "
+            "pass --cpu before the script, which makes .cuda() do nothing in this process"
+        )
     os.chdir(script.parent)
-    # `utils`, `methods`, `conf` are the host's: its folder takes the place that `python script.py` would give it.
+    # `utils`, `methods`, `conf` are the host's: put its folder where `python script.py` would.
     sys.path[:] = [str(script.parent), *(entry for entry in sys.path if entry not in ("", str(script.parent)))]
     heal_autoattack()  # without it `import robustbench` fails in every host, with or without us
+
+
+def stay_on_cpu() -> None:
+    """Make ``.cuda()`` of tensors and modules do nothing, and load checkpoints to the CPU, in this process only."""
+    import torch
+
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # hosts that ask torch.cuda.is_available() get the same answer
+    torch.Tensor.cuda = _itself  # type: ignore[method-assign]
+    torch.nn.Module.cuda = _itself  # type: ignore[method-assign]
+    load = torch.load
+
+    @functools.wraps(load)
+    def load_to_cpu(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return load(f, "cpu" if map_location is None else map_location, *args, **kwargs)
+
+    torch.load = load_to_cpu
+
+
+def _itself(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for ``.cuda()``."""
+    return self
 
 
 def plug_in(
     host: Host, arguments: list[str], cpu: bool = False, two_pass: bool = False
 ) -> tuple[list[str], dict[str, Any], Callable[[ast.Module], ast.Module] | None]:
-    """Plug our methods into the host; return the script's arguments, names and change of its syntax tree."""
+    """Plug our methods into the host; return the script's arguments, extra names and syntax-tree transformation."""
     from tta_cattan.host import ifchain_host, registry_host, ttab_host
-    from tta_cattan.host import two_pass as passes
+    from tta_cattan.host.two_pass import allow_two_passes
 
-    if two_pass and host.name not in passes.EVALUATORS:
-        raise UserError(f"--two-pass: {host.name} keeps its test loader to itself, so there is no first pass to make")
+    if two_pass:
+        if host.evaluator is None:
+            raise UserError(f"--two-pass: {host.name} does not expose its test loader, so there is no first pass")
+        allow_two_passes(*host.evaluator)
     if host.contract == "ttab":
         return ttab_host.plug_in(arguments, cpu), {}, None
-    if host.name == "Benchmark-TTA":
+    if host.contract == "registry":
+        registry_host.register()
+        return arguments, {}, None
+    if not host.takes_pairs:
         arguments = ifchain_host.take_overrides(host.conf, arguments)
-    adapter = registry_host if host.contract == "registry" else ifchain_host
-    names = adapter.plug_in(host.conf)
-    if two_pass:
-        passes.allow_two_passes(host.name)
-    return arguments, names, ifchain_host.add_branch if adapter is ifchain_host else None
+    return arguments, ifchain_host.plug_in(host.conf), ifchain_host.add_branch
 
 
 def run_script(
@@ -95,7 +113,7 @@ def run_script(
     transform: Callable[[ast.Module], ast.Module] | None = None,
     module_name: str = "__main__",
 ) -> types.ModuleType:
-    """Run a script as ``__main__`` with ``names`` in its namespace, its syntax tree changed by ``transform``."""
+    """Run a script as ``__main__`` with ``names`` in its namespace and its syntax tree passed through ``transform``."""
     tree = ast.parse(script.read_bytes(), filename=str(script))
     code = compile(transform(tree) if transform else tree, str(script), "exec")
     module = types.ModuleType(module_name)

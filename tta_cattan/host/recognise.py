@@ -1,4 +1,4 @@
-"""Which host a script belongs to, and which version of it."""
+"""The hosts we know: which one a script belongs to, and which version of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Host:
     """A framework: how its scripts are recognised and how they are entered.
 
     ``marks`` are (file beside the script, text in it); the file ``""`` is the script itself. ``tried`` is the commit
-    that we ran, with the digests of its marked files.
+    that we ran, with the digests of some of its files. ``evaluator`` is the module and the function that evaluates a
+    model on one test set.
     """
 
     name: str
@@ -27,10 +28,12 @@ class Host:
     conf: str  # the module that holds the YACS config; '' = none
     tried: str
     digests: dict[str, tuple[str, ...]]
+    evaluator: tuple[str, str] | None
     cuda_only: bool = True
+    takes_pairs: bool = True  # its command line accepts KEY VALUE
 
 
-# The more particular one first: CoTTA has all that TENT has.
+# The more specific host first: CoTTA has everything that TENT has.
 HOSTS = (
     Host(
         name="CoTTA",
@@ -44,6 +47,7 @@ HOSTS = (
             "cotta.py": ("bdaa5f1a6d97", "5d21c1368be9"),
             "tent.py": ("d854e1f65f74",),
         },
+        evaluator=("robustbench.utils", "clean_accuracy"),
     ),
     Host(
         name="TENT",
@@ -53,6 +57,7 @@ HOSTS = (
         conf="conf",
         tried="e9e926a",
         digests={"conf.py": ("2588dc2171eb",), "tent.py": ("d854e1f65f74",)},
+        evaluator=("robustbench.utils", "clean_accuracy"),
     ),
     Host(
         name="Benchmark-TTA",
@@ -66,6 +71,8 @@ HOSTS = (
         conf="src.utils.conf",
         tried="d1c14ff",
         digests={"src/utils/conf.py": ("ea1f04670cb3",), "src/methods/setup.py": ("c4ecb9c4d426",)},
+        evaluator=("src.utils", "get_accuracy"),
+        takes_pairs=False,
     ),
     Host(
         name="test-time-adaptation",
@@ -84,6 +91,7 @@ HOSTS = (
             "methods/base.py": ("3c7210e2fec1",),
             "utils/registry.py": ("fa6a76fb8e4e",),
         },
+        evaluator=("utils.eval_utils", "get_accuracy"),
         cuda_only=False,
     ),
     Host(
@@ -102,13 +110,15 @@ HOSTS = (
             "ttab/model_adaptation/__init__.py": ("d366d3fdb434",),
             "ttab/model_adaptation/base_adaptation.py": ("8d6f8b390a21",),
         },
+        evaluator=None,
+        takes_pairs=False,
         cuda_only=False,
     ),
 )
 
 
 def recognise(script: Path) -> Host:
-    """Return the host that ``script`` belongs to, by what stands in it and beside it."""
+    """Return the host that ``script`` belongs to, by its text and the files beside it."""
     if not script.is_file():
         raise UserError(f"{script}: there is no such script; run the launcher from the host's folder")
     for host in HOSTS:
@@ -116,15 +126,15 @@ def recognise(script: Path) -> Host:
             return host
     known = "; ".join(f"{host.name} ({host.scripts})" for host in HOSTS)
     raise UserError(
-        f"{script} belongs to no framework that we know. Known: {known}. In any other evaluation loop one line is "
+        f"{script} belongs to no known framework. Known: {known}. In any other evaluation loop one line is "
         f"enough: {RECIPE}"
     )
 
 
 def version(host: Host, script: Path) -> str:
-    """Return what is known of the host's version: its git commit, or how its files compare with the one we tried."""
+    """Return the host's version: its git commit, and how its files compare with the commit that we tried."""
     changed = [file for file, digests in host.digests.items() if _digest(script, file) not in digests]
-    files = f"{', '.join(changed)} differ{'s' * (len(changed) == 1)} from" if changed else "its files are those of"
+    files = f"{', '.join(changed)} differ{'s' * (len(changed) == 1)} from" if changed else "same files as"
     commit = _git_commit(script)
     return f"{f'commit {commit}; ' if commit else ''}{files} {host.tried}, the commit tried with this package"
 
@@ -132,7 +142,7 @@ def version(host: Host, script: Path) -> str:
 def _git_commit(script: Path) -> str:
     """Return the short commit of the work tree that ``script`` is tracked in, or an empty string.
 
-    Note: a copy of the host inside another repository is untracked there, and that commit would say nothing.
+    Note: a copy of the host inside another repository is untracked there, so that commit would not identify it.
     """
     git = ["git", "-C", str(script.parent)]
     try:
@@ -144,12 +154,12 @@ def _git_commit(script: Path) -> str:
 
 
 def _read(script: Path, file: str) -> str:
-    """Return the text of a file beside ``script`` ('' = the script), or nothing where there is none."""
+    """Return the text of a file beside ``script`` ('' = the script itself); empty if there is none."""
     path = script.parent / file if file else script
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _digest(script: Path, file: str) -> str:
-    """Return the digest of a file's text, whatever its line ends; nothing for a missing file."""
+    """Return the digest of a file's text, ignoring line endings; empty if there is none."""
     text = _read(script, file)
     return sha256_text(text.replace("\r\n", "\n"))[:12] if text else ""

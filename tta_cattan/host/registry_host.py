@@ -7,8 +7,7 @@ import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tta_cattan.host.methods import build_method, host_names
-from tta_cattan.host.nodes import declare
+from tta_cattan.host.methods import build_from_host, declare, host_names
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -17,17 +16,10 @@ if TYPE_CHECKING:
     from tta_cattan.methods import AdaptationMethod, Batches
 
 
-def plug_in(conf: str) -> dict[str, Any]:
-    """Declare our keys in the host's config module and register our methods."""
-    declare(importlib.import_module(conf).cfg)
-    register()
-    return {}
-
-
 def register() -> list[str]:
-    """Register our methods in the host's registry; return their names there."""
+    """Declare our keys in the host's config, register our methods in its registry, and return their names there."""
     declare(importlib.import_module("conf").cfg)
-    importlib.import_module("methods")  # the host's own names first, so that ours give way
+    importlib.import_module("methods")  # the host's own names first: ours give way
     registry = importlib.import_module("utils.registry").ADAPTATION_REGISTRY
     base = importlib.import_module("methods.base").TTAMethod
     taken = registry.registered_names()
@@ -35,36 +27,36 @@ def register() -> list[str]:
         return [name for name in taken if getattr(registry.get(name), "is_ours", False)]
     names = host_names(taken)
     for name in names:
-        # The registry goes by the class's name and registers the lower-case form beside it.
+        # The registry uses the class's name and also registers it in lower case.
         registry.register(host_class(base, "CATTAn" if name == "cattan" else name))
     return list(names)
 
 
 def host_class(base: type, name: str) -> type:
-    """Return a subclass of the host's ``TTAMethod`` that leaves the adaptation to our class.
+    """Return a subclass of the host's ``TTAMethod`` that delegates to our class.
 
-    The host's ``forward`` stays in charge: episodic, steps, sliding window, reset after a number of updates.
+    The host's ``forward`` keeps control of episodic mode, steps, sliding window and resets after a number of updates.
     """
 
     class HostMethod(base):
-        """One of our methods behind the host's verbs."""
+        """One of our methods behind the host's interface."""
 
         is_ours = True
         model: nn.Module
 
         def configure_model(self) -> None:
             """Build our method on the host's model; called before this class has attributes of its own."""
-            self.method: AdaptationMethod = build_method(
+            self.method: AdaptationMethod = build_from_host(
                 self.model, self.cfg, self.num_classes, lambda: source_batches(self.cfg, self.model)
             )
             self.model = self.method.model
 
         def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
-            """Return what is updated."""
+            """Return the parameters that are updated, and their names."""
             return self.method.collect_params()
 
         def setup_optimizer(self) -> Any:
-            """Return the optimiser that our method made from the host's OPTIM keys."""
+            """Return our method's optimiser, made from the host's OPTIM keys."""
             return self.method.optimizer
 
         def copy_model_and_optimizer(self) -> tuple[list[Any], dict[str, Any]]:
@@ -83,7 +75,7 @@ def host_class(base: type, name: str) -> type:
             return outputs
 
         def forward_sliding_window(self, x: list[Tensor]) -> Tensor:
-            """Predict the window without an update, under the method's statistics."""
+            """Predict the window without an update."""
             return self.method.predict(x[0])
 
         def reset(self) -> None:
@@ -92,7 +84,7 @@ def host_class(base: type, name: str) -> type:
             self.optimizer = self.method.optimizer
 
         def prepare(self, batches: Batches) -> None:
-            """Learn from the target data beforehand, where two passes are allowed."""
+            """Learn from the target data beforehand, if two passes are allowed."""
             self.method.prepare(batches)
 
     HostMethod.__name__ = HostMethod.__qualname__ = name

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tta_cattan.config import load_cfg
-from tta_cattan.host.methods import host_names
-from tta_cattan.host.overrides import split_overrides
-from tta_cattan.host.source import source_subspace
-from tta_cattan.methods import ADAPTATION_REGISTRY, setup_model
+from tta_cattan.host.methods import build, host_names, split_overrides
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 
     from yacs.config import CfgNode
 
-# The host's options for an optimiser -> our keys; the host sets some of them only in its own code.
+# The host's optimiser options -> our keys.
 _OPTIM = {
     "optimizer": "METHOD",
     "lr": "LR",
@@ -36,7 +33,7 @@ _OPTIM = {
 
 
 def plug_in(arguments: list[str], cpu: bool = False) -> list[str]:
-    """Let the host know our methods; return the arguments that its own parser accepts."""
+    """Add our methods to the host's lookup; return the arguments that its own parser accepts."""
     arguments, pairs = split_overrides(arguments)
     adaptation: Any = importlib.import_module("ttab.model_adaptation")
     base = importlib.import_module("ttab.model_adaptation.base_adaptation").BaseAdaptation
@@ -53,7 +50,7 @@ def plug_in(arguments: list[str], cpu: bool = False) -> list[str]:
 
 
 def _take_method(arguments: list[str], names: Container[str]) -> list[str]:
-    """Take a name of ours off the command line, whose ``choices`` would refuse it, and put it into the outcome."""
+    """Remove our method's name from the command line, whose ``choices`` would refuse it, and set it after parsing."""
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     own.add_argument("--model_adaptation_method")
     own.add_argument("--device", default="cuda:0")
@@ -75,13 +72,13 @@ def _take_method(arguments: list[str], names: Container[str]) -> list[str]:
 
 
 def host_class(base: type, name: str, own: str, pairs: list[str]) -> type:
-    """Return a subclass of the host's ``BaseAdaptation`` that leaves the adaptation to our class."""
+    """Return a subclass of the host's ``BaseAdaptation`` that delegates to our class."""
 
     class HostMethod(base):
-        """One of our methods behind the host's verbs."""
+        """One of our methods behind the host's interface."""
 
         def __init__(self, meta_conf: argparse.Namespace, model: torch.nn.Module) -> None:
-            super().__init__(meta_conf, model)
+            super().__init__(meta_conf, model)  # the host passes `model` by name, and its base class has another
 
         def initialize(self, seed: int) -> None:
             """Build our method on a copy of the host's model."""
@@ -89,21 +86,18 @@ def host_class(base: type, name: str, own: str, pairs: list[str]) -> type:
             if conf.model_selection_method != "last_iterate":
                 raise UserError(
                     f"--model_selection_method {conf.model_selection_method}: it picks an update by the labels, and "
-                    "what CATTAn tracks cannot be turned back; use last_iterate"
+                    "CATTAn's target statistics cannot be rolled back; use last_iterate"
                 )
             cfg = translate(conf, own, pairs)
             model = copy.deepcopy(self._base_model).to(conf.device)
-            classes = conf.statistics["n_classes"]
-            needs_subspace = ADAPTATION_REGISTRY.get(own).needs_source_subspace(cfg)
-            subspace = source_subspace(model, cfg, conf.model_name, classes) if needs_subspace else None
-            self._model = setup_model(model, cfg, classes, subspace)
+            self._model = build(model, cfg, conf.model_name, conf.statistics["n_classes"])
             self.model_state_dict = copy.deepcopy(self._model.state_dict())  # for the host's stochastic restore
 
         def _post_safety_check(self) -> None:
-            """Skip the host's check of train mode: our method sets the modes of its layers itself."""
+            """Skip the host's check of train mode: our method sets the modes of its layers."""
 
         def compute_fishers(self, scenario: Any, data_size: int) -> None:
-            """Refuse the host's regulariser, which is a part of other methods."""
+            """Refuse the host's regulariser, which belongs to other methods."""
             raise UserError(f"--fishers: {name} has no Fisher regulariser; leave the option out")
 
         def reset(self) -> None:
@@ -120,7 +114,7 @@ def host_class(base: type, name: str, own: str, pairs: list[str]) -> type:
             logger: Any,
             timer: Any,
         ) -> None:
-            """Adapt to a batch and count its predictions from before the last update."""
+            """Adapt to a batch and score its predictions from before the last update."""
             if episodic:
                 self.reset()
             if self._meta_conf.record_preadapted_perf:
@@ -145,7 +139,7 @@ def host_class(base: type, name: str, own: str, pairs: list[str]) -> type:
 
 
 def translate(conf: argparse.Namespace, own: str, pairs: list[str]) -> CfgNode:
-    """Return our configuration with the host's optimiser; ``pairs`` from the command line win."""
+    """Return our configuration with the host's optimiser; ``pairs`` from the command line take precedence."""
     values: list[Any] = ["MODEL.ADAPTATION", own, "CKPT_DIR", str(Path(conf.ckpt_path).parent)]
     for option, key in _OPTIM.items():
         if getattr(conf, option, None) is not None:
@@ -154,7 +148,7 @@ def translate(conf: argparse.Namespace, own: str, pairs: list[str]) -> CfgNode:
 
 
 def _knows(get: Callable[[str], Any], name: str) -> bool:
-    """Tell whether the host has a method of that name."""
+    """Return whether the host has a method of that name."""
     try:
         get(name)
     except KeyError:

@@ -1,4 +1,4 @@
-"""Two passes over the target data, where the user allows them: the method sees a test set before it is evaluated."""
+"""Two passes over the target data, on request: the method sees a test set before it is evaluated."""
 
 from __future__ import annotations
 
@@ -10,28 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Host -> the module and the function that evaluates a model on one test set.
-EVALUATORS = {
-    "TENT": ("robustbench.utils", "clean_accuracy"),
-    "CoTTA": ("robustbench.utils", "clean_accuracy"),
-    "Benchmark-TTA": ("src.utils", "get_accuracy"),
-    "test-time-adaptation": ("utils.eval_utils", "get_accuracy"),
-}
 
+def allow_two_passes(module_name: str, function: str) -> None:
+    """Let our methods learn from each test set before the host's evaluator runs on it.
 
-def allow_two_passes(host: str) -> None:
-    """Let our methods learn from each test set before the host evaluates on it.
-
-    Note: it must run before the script imports the evaluator by name.
+    Note: this must run before the script imports the evaluator by name.
     """
-    module_name, function = EVALUATORS[host]
     module = importlib.import_module(module_name)
     setattr(module, function, preparing(getattr(module, function)))
 
 
 def preparing(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``evaluate`` with a pass of ``model.prepare`` before it, once per test set."""
-    seen: list[Any] = [None]  # kept alive, so that a new test set never has the identity of an old one
+    """Return ``evaluate`` preceded by ``model.prepare``, once per test set."""
+    seen: list[Any] = [None]  # kept alive, so that no new test set gets its id
 
     @functools.wraps(evaluate)
     def prepared(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -46,7 +37,7 @@ def preparing(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TargetBatches:
-    """The host's test set as a method sees it: (indices, images), again and again."""
+    """The host's test set in the form of our methods: re-iterable (indices, images)."""
 
     def __init__(self, data: Tensor | Iterable[Any], batch_size: int, device: torch.device) -> None:
         self.data, self.batch_size, self.device = data, batch_size, device

@@ -218,12 +218,67 @@ def same_numbers(logits: Tensor, output: Tensor) -> bool:
     return same_memory or torch.allclose(logits.to(output.dtype), output, 0, 0, equal_nan=True)
 
 
+def channel_place(z: Tensor, dim: int | None = None) -> int:
+    """Return the place of the D channels in a layer's output of two to five dimensions.
+
+    Note: of a 3-d output the last place holds the channels, as in transformers, unless only the second has D entries.
+    """
+    if not isinstance(z, Tensor):
+        raise UserError(f"the layer to align gives a {type(z).__name__}, not a tensor: name another layer")
+    for place in {2: (1,), 3: (2, 1), 4: (1,), 5: (1,)}.get(z.ndim, ()):
+        if dim is None or z.shape[place] == dim:
+            return place
+    raise UserError(
+        f"the layer to align gives an output of shape {tuple(z.shape)}, and the subspace is of {dim} features: it "
+        "belongs to another layer or model"
+    )
+
+
 @torch.no_grad()
-def iterate_features(model: nn.Module, classifier: str, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Yield the features (n x D) of each batch of inputs, by the model in evaluation mode."""
+def iterate_features(
+    model: nn.Module, classifier: str, inputs: Iterable[Tensor], layer: str = "", dim: int | None = None
+) -> Iterator[Tensor]:
+    """Yield the features (n x D) of each batch of inputs, by the model in evaluation mode.
+
+    They are the input of ``classifier``, or the output of ``layer``, whose positions count as samples.
+    """
     model.eval()
-    head = model.get_submodule(classifier)
+    watched = find_layer(model, layer) if layer else model.get_submodule(classifier)
     for x in inputs:
-        with watch_head(head) as calls:
+        with watch_head(watched) as calls:
             output = model(x)
-        yield only_head_call(calls, output, classifier).features
+        if not layer:
+            yield only_head_call(calls, output, classifier).features
+            continue
+        if len(calls) != 1:
+            raise UserError(
+                f"the layer {layer!r} was called {len(calls)} times in one forward pass: name another layer"
+            )
+        z = calls[0].logits
+        yield z.movedim(channel_place(z, dim), -1).flatten(0, -2)
+
+
+def list_layers(model: nn.Module, x: Tensor) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Return (name, type, output shape) of every module whose output can be aligned: called once, giving a tensor."""
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    handles = []
+    for name, module in model.named_modules():
+
+        def note(_: nn.Module, args: tuple[Tensor, ...], output: object, name: str = name) -> None:
+            shape = tuple(output.shape) if isinstance(output, Tensor) else ()
+            shapes.setdefault(name, []).append(shape)
+
+        if name:
+            handles.append(module.register_forward_hook(note))
+    try:
+        with torch.no_grad():
+            model.eval()(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
+    return [
+        (name, kinds[name], calls[0])
+        for name, calls in shapes.items()
+        if len(calls) == 1 and 2 <= len(calls[0]) <= 5 and calls[0][0] == len(x)
+    ]

@@ -1,1 +1,1 @@
-"""What every room may use: errors, files, progress, registry, precision, and repairs of upstream packages."""
+"""Shared tools: errors, files, progress, registry, precision, plug-ins, and fixes for upstream packages."""

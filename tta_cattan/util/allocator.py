@@ -1,4 +1,4 @@
-"""What becomes of memory that was freed: kept for speed on a CPU, given back where it would hide what comes."""
+"""Freed memory: kept by the process for speed, or returned to the system."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LARGEST = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep what a batch frees for the next batch; tell whether that could be done.
+    """Let glibc keep the memory that a batch frees for the next batch; return whether that worked.
 
-    By default the activations of a batch are asked from the system anew each time, which clears every page: a third of
-    the time of a ResNet-50 update on a CPU. The peak of resident memory rises by up to a fifth.
+    By default each batch gets its activations from the system, which clears every page: a third of the time of a
+    ResNet-50 update on a CPU. Keeping them raises peak resident memory by up to a fifth.
 
-    Note: who has set ``MALLOC_...`` or ``GLIBC_TUNABLES`` in the environment has decided for himself.
+    Note: setting any ``MALLOC_*`` variable or ``GLIBC_TUNABLES`` disables this.
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False
@@ -29,7 +29,7 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_freed_memory() -> None:
-    """Return what is free to the system, so that the next peak of resident memory is that of what comes."""
+    """Return freed memory to the system, so that the next peak of resident memory belongs to what runs next."""
     trim = _glibc("malloc_trim")
     if trim is not None:
         trim(0)

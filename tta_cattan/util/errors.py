@@ -1,4 +1,4 @@
-"""The one exception that stands for a mistake the user can mend."""
+"""The exception for mistakes that the user can fix."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from collections.abc import Collection, Iterable
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave us: the message names the thing, the value and the remedy.
-
-    Note: the command line prints the message alone, without a traceback, and exits with code 2.
-    """
+    """A mistake in the user's input; the message names the thing, the value and the remedy, and needs no traceback."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -20,7 +17,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def chosen(name: str, value: str, options: Collection[str]) -> str:
-    """Return ``value`` if it is one of ``options``; otherwise say which there are."""
+    """Return ``value`` if it is one of ``options``; otherwise raise a UserError that lists them."""
     if value not in options:
         raise UserError(f"{name} = {value!r}: must be one of {', '.join(options)}.{nearest(str(value), options)}")
     return value

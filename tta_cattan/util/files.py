@@ -1,7 +1,8 @@
-"""Files that are either whole or not there, and hashes that say which file or model it was."""
+"""Files that are either whole or absent, disk errors the user can act on, and content hashes."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, TypeVar
 
-from tta_cattan.util.disk import disk_errors
+from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,15 +24,53 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BLOCK = 1 << 20
-_PARTS, _PART = 16, 1 << 12  # of a file that is only looked into
+_PARTS, _PART = 16, 1 << 12  # how much of a large file is sampled
 _TEMPORARY = re.compile(r"\.(?P<system>[0-9a-f]{8})-(?P<process>[0-9]{1,9})-\w+\.tmp$")
+
+_REMEDIES = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+        "free some space and run the same command again (what is finished is kept)",
+    ),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        "choose a folder that you may read and write, or change its permissions",
+    ),
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EEXIST, errno.EISDIR),
+        "a file stands where a folder should be, or the reverse: move it away or choose another folder",
+    ),
+}
+
+
+@contextmanager
+def disk_errors(verb: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn a disk error inside the block into a UserError that says what could not be read or written, and why."""
+    try:
+        yield
+    except Exception as error:
+        number = _errno(error)
+        if number is None:
+            raise
+        remedy = _REMEDIES.get(number, "check the path and the disk")
+        problem = os.strerror(number) if number else str(error)
+        raise UserError(f"cannot {verb} {os.fspath(path)!r}: {problem}; {remedy}") from error
+
+
+def _errno(error: Exception) -> int | None:
+    """Return the system's error number (0 if unknown), or None if this is not a disk error."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    # safetensors only has it in the message: "I/O error: No space left on device (os error 28)".
+    said = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
+    return int(said.group(1)) if said else None
 
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside ``path`` that replaces it on success and vanishes on failure.
+    """Yield a temporary path beside ``path`` that replaces it on success and is deleted on failure.
 
-    Note: a killed process leaves its temporary file behind; the next one that writes to the folder takes it away.
+    Note: a killed process leaves its temporary file behind; the next process that writes to the folder deletes it.
     """
     target = Path(path)
     with disk_errors("write", target):
@@ -51,15 +90,15 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-@cache  # one listing per folder and process: a folder may hold a data set
+@cache  # list each folder once per process: it may hold a data set
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files in a folder whose process was of this system and is no more."""
+    """Delete the temporary files of dead processes of this system."""
     if os.name != "posix":
-        return  # elsewhere asking for a process by its number may end it
+        return  # on Windows, os.kill with signal 0 ends the process
     for path in folder.glob(".*.tmp"):
         found = _TEMPORARY.search(path.name)
         if found and found["system"] == _system() and not _is_alive(int(found["process"])):
-            with suppress(OSError):  # another process may have been faster
+            with suppress(OSError):  # another process may have deleted it
                 path.unlink()
 
 
@@ -69,13 +108,13 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # it is there, and another user's
+        pass  # alive, but another user's
     return True
 
 
 @cache
 def _system() -> str:
-    """Return eight hexadecimal digits of what makes a process number unique: host, boot, and container on Linux."""
+    """Return eight hexadecimal digits that identify the space of process ids: host, boot and, on Linux, container."""
     parts = [platform.node()]
     with suppress(OSError):
         parts += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
@@ -93,7 +132,7 @@ def save_array(path: str | os.PathLike[str], array: np.ndarray) -> None:
     import numpy as np
 
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        # Given the file itself, numpy writes past Python and drops the number of the system's error.
+        # Given the file itself, numpy bypasses Python's file object and loses the system's error number.
         np.save(SimpleNamespace(write=file.write), np.ascontiguousarray(array), allow_pickle=False)
 
 
@@ -107,10 +146,9 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
 
 
 def identity_of_files(paths: Sequence[Path], root: Path, most: int = 32) -> str:
-    """Return 12 hexadecimal digits of the number of ``paths``, and of names, sizes and parts of up to ``most`` of them.
+    """Return 12 hexadecimal digits that identify a set of files: their number, and name, size and samples of ``most``.
 
-    Note: a data set of gigabytes is told from another in a moment; a change inside a file that leaves its length and
-    the parts looked at alone is not seen.
+    Note: this takes moments for gigabytes; a change that keeps a file's length and misses the samples goes unnoticed.
     """
     digest = hashlib.sha256(f"{len(paths)};".encode())
     for path in evenly(paths, most):
@@ -124,7 +162,7 @@ def identity_of_files(paths: Sequence[Path], root: Path, most: int = 32) -> str:
 
 
 def evenly(items: Sequence[T], most: int) -> Sequence[T]:
-    """Return at most ``most`` of the items, evenly spaced, the first among them."""
+    """Return at most ``most`` of the items, evenly spaced, including the first."""
     return items[:: -(-len(items) // most) or 1]
 
 
@@ -134,7 +172,7 @@ def sha256_text(text: str) -> str:
 
 
 def sha256_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return one SHA-256 over names, dtypes, shapes and bytes of ``tensors``, whatever their order or device."""
+    """Return the SHA-256 of the names, dtypes, shapes and bytes of ``tensors``; order and device do not matter."""
     import torch
 
     digest = hashlib.sha256()
@@ -146,7 +184,7 @@ def sha256_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def _umask() -> int:
-    """Return the process's umask (mkstemp ignores it, and results are for colleagues to read)."""
+    """Return the process's umask, which mkstemp ignores: colleagues must be able to read the files."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

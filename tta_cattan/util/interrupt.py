@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_pressed = threading.Event()  # the present block's
+_pressed = threading.Event()  # of the current block
 
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """Let Ctrl-C end the block, even where the first KeyboardInterrupt is lost; yield what says that it was pressed.
+    """Let Ctrl-C end the block even if Python drops the first KeyboardInterrupt; yield an event that is set by Ctrl-C.
 
-    Note: Python drops what is raised inside ``__del__`` or the callback of a weak reference, both of which run at any
-    moment; so the press is remembered, and long loops look (`raise_if_interrupted`). A program around us that has its
-    own way with SIGINT keeps it.
+    Note: Python drops exceptions raised inside ``__del__`` and weak-reference callbacks, which can run at any moment.
+    So the key press is remembered, and long loops check for it (`raise_if_interrupted`). A calling program's own SIGINT
+    handler is left alone.
     """
     global _pressed
     pressed = _pressed = threading.Event()
@@ -47,6 +47,6 @@ def interruptible() -> Iterator[threading.Event]:
 
 
 def raise_if_interrupted() -> None:
-    """Raise the KeyboardInterrupt again that something has swallowed."""
+    """Raise KeyboardInterrupt again if Ctrl-C was pressed and the first one was swallowed."""
     if _pressed.is_set():
         raise KeyboardInterrupt

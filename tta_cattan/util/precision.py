@@ -1,4 +1,4 @@
-"""Mixed precision where the device has it."""
+"""Mixed precision, in the type that suits the device."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor
 class Precision:
     """Autocast around the forward pass, and the loss scaling that float16 needs.
 
-    bfloat16 where the device computes in it (CPU, MPS, recent GPUs): it needs no scaling. Otherwise float16, scaled.
+    bfloat16 where the device supports it (CPU, MPS, recent GPUs), which needs no scaling; otherwise scaled float16.
     """
 
     def __init__(self, mixed: bool) -> None:
         self.mixed = mixed
         self.scaler: torch.amp.GradScaler | None = None
-        self._scaling: torch.amp.GradScaler | None = None  # the scaler, where the last loss was scaled
+        self._scaling: torch.amp.GradScaler | None = None  # the scaler, if the last loss was scaled
 
     def restart(self) -> None:
         """Forget the loss scale."""
-        # Before torch 2.3 it has another place.
+        # It moved in torch 2.3.
         scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
         self.scaler = scaler() if self.mixed and _needs_scaling() else None
 
@@ -33,7 +33,7 @@ class Precision:
         return torch.autocast(device.type, dtype=dtype)
 
     def backward(self, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
-        """Back-propagate; the gradients are those of the loss itself, unscaled."""
+        """Back-propagate and unscale the gradients."""
         self._scaling = self.scaler if loss.is_cuda else None
         if self._scaling is not None:
             self._scaling.scale(loss).backward()
@@ -42,7 +42,7 @@ class Precision:
             loss.backward()
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Update by the gradients."""
+        """Make an optimizer step."""
         if self._scaling is not None:
             self._scaling.step(optimizer)
             self._scaling.update()
@@ -50,11 +50,11 @@ class Precision:
             optimizer.step()
 
     def skip(self) -> None:
-        """Leave out an update whose gradients are not finite: the scale was too high."""
+        """Skip a step whose gradients are not finite, and lower the scale."""
         if self._scaling is not None:
             self._scaling.update()
 
 
 def _needs_scaling() -> bool:
-    """Tell whether the GPU has no bfloat16 of its own (NVIDIA before Ampere; torch would emulate it, slowly)."""
+    """Return whether the GPU lacks native bfloat16 (NVIDIA before Ampere; torch would emulate it slowly)."""
     return torch.cuda.is_available() and torch.version.hip is None and torch.cuda.get_device_capability()[0] < 8

@@ -1,4 +1,4 @@
-"""Progress bars for anything that takes longer than two seconds."""
+"""Progress bars for loops that take longer than two seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class _Bar(tqdm):
-    """A bar whose every step is a moment at which Ctrl-C counts."""
+    """A bar that checks for Ctrl-C at every step."""
 
     def __iter__(self) -> Iterator[T]:
         for item in super().__iter__():
@@ -28,9 +28,9 @@ class _Bar(tqdm):
 
 
 def progress(iterable: Iterable[T] | None, total: int | None = None, desc: str = "") -> tqdm[T]:
-    """Iterate with a bar on stderr that appears after two seconds and leaves no trace.
+    """Iterate with a bar on stderr that appears after two seconds and is erased at the end.
 
-    Note: no bar where stderr is not a terminal, unless the environment has ``TTA_CATTAN_PROGRESS=1``.
+    Note: there is no bar if stderr is not a terminal, unless ``TTA_CATTAN_PROGRESS=1`` is set.
     """
     shown = sys.stderr.isatty() or os.environ.get("TTA_CATTAN_PROGRESS") == "1"
     return _Bar(

@@ -1,4 +1,4 @@
-"""A name -> object table with clear errors."""
+"""A table of named objects with clear errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Registry(Generic[T]):
         return decorate
 
     def get(self, name: str) -> T:
-        """Return the object registered under ``name`` (case does not matter)."""
+        """Return the object registered under ``name``, ignoring case."""
         key = str(name).lower()
         if key not in self._entries:
             raise UserError(
@@ -42,7 +42,7 @@ class Registry(Generic[T]):
         return self._entries[key]
 
     def registered_names(self) -> list[str]:
-        """Return the registered names, in the order of registration."""
+        """Return the names in order of registration."""
         return list(self._entries)
 
     def __contains__(self, name: object) -> bool:

@@ -38,7 +38,7 @@ def write_cifar_c(folder, n_classes: int) -> None:
 @pytest.mark.parametrize(("name", "n_classes"), [("cifar10_c", 10), ("cifar100_c", 100)])
 def test_images_and_labels_are_robustbenchs(tmp_path, monkeypatch, name, n_classes):
     need_robustbench()
-    from tta_cattan.util.upstream.robustbench import import_robustbench
+    from tta_cattan.util.upstream import import_robustbench
 
     write_cifar_c(tmp_path / FOLDERS[name], n_classes)
     subject = benchmark(name, tmp_path)

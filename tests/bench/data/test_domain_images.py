@@ -15,7 +15,7 @@ from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream, image_lists
 from tta_cattan.bench.domain import Domain
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.upstream.torchvision import import_torchvision
+from tta_cattan.util.upstream import import_torchvision
 
 
 def benchmark(data_dir: Path, name: str = "officehome", source: str = "Art", target: str = "", **changes: object):

@@ -14,7 +14,6 @@ from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
 from tta_cattan.bench.data.imagenet_c import class_labels, robustbench_ids
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.models.zoo import LoadedModel
-from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
@@ -56,7 +55,7 @@ def test_the_table_of_classes_is_the_sorted_wnids():
 
 
 def test_order_labels_and_pixels_are_robustbenchs(data_dir):
-    from tta_cattan.util.upstream.robustbench import import_robustbench
+    from tta_cattan.util.upstream import import_robustbench
 
     subject = benchmark(data_dir)
     subject.check()
@@ -179,6 +178,5 @@ def test_the_harness_runs_on_it_and_says_one_line_about_a_damaged_image(data_dir
     bad.write_bytes(bad.read_bytes()[:300])
     assert main([*arguments, "TEST.BATCH_SIZE", "2"]) == 2
     shown = capsys.readouterr().err
-    reset_logging()
     assert shown.splitlines()[-1].startswith(f"error: image {bad} cannot be read")
     assert "Traceback" not in shown and sys.exc_info() == (None, None, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from digits_runs import shared_data
 from sklearn.preprocessing import StandardScaler, normalize
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
@@ -74,8 +73,8 @@ def test_what_is_missing_or_wrong_is_named(folder):
             office(folder).target(Domain(name))
 
 
-def test_the_real_files():
-    benchmark = office(shared_data("office_caltech10"), "DATA.SCALING", "l1_zscore", "CORRUPTION.NUM_EX", -1)
+def test_the_real_files(real_data):
+    benchmark = office(real_data("office_caltech10"), "DATA.SCALING", "l1_zscore", "CORRUPTION.NUM_EX", -1)
     benchmark.check()
     sizes = {d: len(benchmark.target(Domain(d))) for d in ("amazon", "caltech", "dslr", "webcam")}
     assert sizes == {"amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295}

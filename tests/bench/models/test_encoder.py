@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from tta_cattan.bench.models.encoder import feature_dim, load_encoder
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.upstream.torchvision import import_torchvision
+from tta_cattan.util.upstream import import_torchvision
 
 timm = pytest.importorskip("timm")
 if not timm.list_models("test_vit"):

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from digits_runs import shared_data
 from PIL import Image
 from torch import nn
 
@@ -232,20 +231,20 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
     return (predictions == labels).float().mean().item()
 
 
-def cifar_images(n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    with np.load(shared_data("cifar10/test.npz")) as file:
+def cifar_images(path, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    with np.load(path) as file:
         x, y = file["x"][:n], file["y"][:n]
     return torch.from_numpy(x).permute(0, 3, 1, 2).float() / 255, torch.from_numpy(y).long()
 
 
-def test_real_cifar_resnet20():
-    weights = shared_data("cifar10/resnet20.safetensors")
+def test_real_cifar_resnet20(real_data):
+    weights = real_data("cifar10/resnet20.safetensors")
     model = load("cifar_resnet20", **{"MODEL.CKPT_PATH": weights}).model
-    assert accuracy(model, *cifar_images(1000)) > 0.90
+    assert accuracy(model, *cifar_images(real_data("cifar10/test.npz"), 1000)) > 0.90
 
 
 @needs_robustbench
-def test_real_cifar_resnet18():
+def test_real_cifar_resnet18(real_data):
     spec = find_spec("pyautoattack")
     if spec is None:
         pytest.skip("pyautoattack, which brings the weights, is not installed")
@@ -253,16 +252,15 @@ def test_real_cifar_resnet18():
 
     weights = Path(spec.origin).parent / "examples" / "model_test.pt"
     model = load("cifar_resnet18", **{"MODEL.CKPT_PATH": weights}).model
-    assert accuracy(model, *cifar_images(300)) > 0.92
+    assert accuracy(model, *cifar_images(real_data("cifar10/test.npz"), 300)) > 0.92
 
 
-def test_real_imagenet_resnet50():
-    archive, weights = shared_data("imagenet/images_224.zip"), shared_data("imagenet/resnet50.safetensors")
-    wnids = shared_data("imagenet/wnids.txt").read_text().split()
-    with zipfile.ZipFile(archive) as file:
-        names = sorted(name for name in file.namelist() if name.endswith(".png"))[::16][:32]
+def test_real_imagenet_resnet50(real_data):
+    weights = real_data("imagenet/resnet50.safetensors")
+    with zipfile.ZipFile(real_data("imagenet/val_2per_class_224.zip")) as file:
+        names = sorted(name for name in file.namelist() if name.endswith(".webp"))[::50]
         images = [np.asarray(Image.open(io.BytesIO(file.read(name))).convert("RGB")) for name in names]
     x = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
-    y = torch.tensor([wnids.index(name.split("/")[-2]) for name in names])
+    y = torch.tensor([int(name.split("/")[-2]) for name in names])  # the folder is the class
     model = load("resnet50_v1", 1000, "imagenet", **{"MODEL.CKPT_PATH": weights}).model
-    assert accuracy(model, x, y) > 0.85
+    assert accuracy(model, x, y) > 0.65  # 0.76 to 0.78 on all of them

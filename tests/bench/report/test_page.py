@@ -8,21 +8,13 @@ import re
 from html.parser import HTMLParser
 
 import numpy as np
-import pytest
 from runs_by_hand import HOSTILE, write_bare_run, write_run
 
 from tta_cattan.bench.report.page import write_report
 from tta_cattan.bench.results.store import Cell, Record, ResultsStore
-from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.cli.main import main
 
 RIGHT = np.array([True, False, True, True])
-
-
-@pytest.fixture(autouse=True)
-def _clean_logger():
-    yield
-    reset_logging()
 
 
 class Elements(HTMLParser):

@@ -1,8 +1,6 @@
-"""The published figures are the paper's: whole tables, consistent with their averages, equal to the specification."""
+"""The published figures are the paper's: whole tables, with the averages as printed."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -10,8 +8,24 @@ from tta_cattan.bench.results.published import published, published_benchmarks
 from tta_cattan.config import CORRUPTIONS
 from tta_cattan.methods import ADAPTATION_REGISTRY
 
-METHOD = Path(__file__).parents[4] / "shared" / "method.md"
-NAMES = {"Source": "source", "TENT": "tent", "TENT+": "tent_plus", "SHOT": "shot", "IP": "ip", "CATTAn": "cattan"}
+# Average and ECE of each row, as printed.
+PRINTED = {
+    "imagenet_c": {
+        "source": (17.6, None), "tent": (33.50, None), "tent_plus": (33.87, None),
+        "shot": (35.62, None), "ip": (39.49, None), "cattan": (41.63, None),
+    },
+    "officehome": {
+        "source": (59.36, 0.56), "tent": (63.85, 0.09), "tent_plus": (65.41, 0.07),
+        "shot": (64.795, 0.06), "ip": (65.47, 0.07), "cattan": (67.68, 0.08),
+    },
+    "office31": {
+        "source": (78.54, 0.6), "tent": (82.72, 0.11), "tent_plus": (83.35, 0.10),
+        "shot": (82.08, 0.18), "ip": (83.41, 0.07), "cattan": (85.12, 0.07),
+    },
+    "pointda10": {
+        "source": (37.15, None), "tent": (41.97, None), "tent_plus": (42.58, None), "cattan": (45.41, None),
+    },
+}  # fmt: skip
 # The paper cuts the third decimal as often as it rounds; ImageNet-C's source row has one decimal only.
 ROUNDING = {("imagenet_c", "source"): 0.05}
 WRONG = {("pointda10", "tent"): (41.97, 41.638)}
@@ -44,23 +58,10 @@ def test_every_table_has_its_pairs():
     assert published("officehome_robust").rows["cattan"].average == 69.29
 
 
-def specified_tables() -> list[dict[str, list[float | None]]]:
-    """Return the tables of the specification's section of published figures: method -> numbers of its line."""
-    tables: list[dict[str, list[float | None]]] = []
-    for line in METHOD.read_text(encoding="utf-8").split("## 8.")[1].split("## 9.")[0].splitlines():
-        cells = [cell.strip() for cell in line.strip("| ").split("|")]
-        if cells[0] == "method":
-            tables.append({})
-        elif line.startswith("|") and cells[0] in NAMES:
-            tables[-1][NAMES[cells[0]]] = list(map(float, cells[1:]))
-    return tables
-
-
-@pytest.mark.skipif(not METHOD.is_file(), reason=f"{METHOD} is not there: the specification is not shipped")
-def test_they_are_those_of_the_specification():
-    ours = [published(name).rows for name in ("imagenet_c", "officehome", "office31", "pointda10")]
-    ours = [
-        {m: [*r.accuracy.values(), r.average, *([] if r.ece is None else [r.ece])] for m, r in rows.items()}
-        for rows in ours
-    ]
-    assert ours == specified_tables()
+@pytest.mark.parametrize(
+    ("benchmark", "columns"), [("imagenet_c", 15), ("officehome", 12), ("office31", 6), ("pointda10", 6)]
+)
+def test_the_printed_averages(benchmark, columns):
+    rows = published(benchmark).rows
+    assert {name: (row.average, row.ece) for name, row in rows.items()} == PRINTED[benchmark]
+    assert all(len(row.accuracy) == columns for row in rows.values())

@@ -15,12 +15,6 @@ from tta_cattan.util.progress import progress
 LINE = r"\[\d\d/\d\d/\d\d \d\d:\d\d:\d\d\] \[test_log\.py: +\d+\]: "
 
 
-@pytest.fixture(autouse=True)
-def _clean_logger():
-    yield
-    reset_logging()
-
-
 @pytest.mark.parametrize(
     ("accuracy", "line"),
     [

@@ -13,15 +13,8 @@ from torch.utils.data import Dataset
 from tta_cattan.bench.data import Stream
 from tta_cattan.bench.results import store as store_module
 from tta_cattan.bench.results.store import ResultsStore
-from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.cli.main import main
 from tta_cattan.util.errors import UserError
-
-
-@pytest.fixture(autouse=True)
-def _clean_logger():
-    yield
-    reset_logging()
 
 
 @pytest.fixture(scope="module")

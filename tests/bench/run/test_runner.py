@@ -13,7 +13,6 @@ from tta_cattan.bench.results.store import Cell, ResultsStore
 from tta_cattan.bench.run import cell as cell_module
 from tta_cattan.bench.run import description, runner
 from tta_cattan.bench.run.cost import COST_METRICS
-from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.bench.run.plan import Job, Row, plan_rows
 from tta_cattan.bench.run.setting import Setting, check_rows, prepare_settings
 from tta_cattan.methods import ADAPTATION_REGISTRY
@@ -21,12 +20,6 @@ from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_tensors
 
 METHODS = ["source", "norm", "tent", "tent_plus", "shot", "ip", "cattan"]
-
-
-@pytest.fixture(autouse=True)
-def _clean_logger():
-    yield
-    reset_logging()
 
 
 def rows(*methods: str, save=None, **changes: object) -> list[Row]:

@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from tta_cattan.bench.data.feature_shards import open_features
-from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.cli.main import main
 
 timm = pytest.importorskip("timm")
@@ -26,7 +25,6 @@ PER_CLASS = 8
 @pytest.fixture(autouse=True)
 def _clean_up():
     yield
-    reset_logging()
     open_features.cache_clear()
 
 

@@ -17,7 +17,6 @@ from digits_runs import main_in_process, start
 
 from tta_cattan.bench.data.digits import N_TRAIN, corrupted_test_images, load_digit_images
 from tta_cattan.bench.data.feature_shards import FeatureFolder
-from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.bench.source import extract
 from tta_cattan.cli.main import main
 from tta_cattan.util import files
@@ -27,12 +26,6 @@ pytest.importorskip("timm")
 ROOT = Path(__file__).parents[3]
 N = 44
 SHARDS = 6
-
-
-@pytest.fixture(autouse=True)
-def _clean_logger():
-    yield
-    reset_logging()
 
 
 def command(out: Path, *options: str, **changes: object) -> list[str]:

@@ -14,6 +14,7 @@ import torch
 from digits_runs import ckpt_dir, fit_slowly, overrides, start
 
 from tta_cattan.alignment import Subspace, fit_subspace, orthonormality_error
+from tta_cattan.alignment.subspace_files import sha256_weights
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
 from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.bench.source import fitting
@@ -26,12 +27,6 @@ from tta_cattan.util.errors import UserError
 
 CFG = "cfgs/digits_c/cattan.yaml"
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(autouse=True)
-def _clean_logger():
-    yield
-    reset_logging()
 
 
 def settings(**changes: object):
@@ -72,7 +67,11 @@ def test_it_equals_the_fit_of_the_features_themselves(tmp_path, direct, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"], "the note of a finished fit is gone"
     cfg, _, loaded = settings()
     origin = found.provenance
-    assert origin["model_sha256"] == loaded.sha256 and origin["model"] == "small_resnet" and origin["n"] == 1297
+    assert (
+        origin["weights_sha256"] == sha256_weights(loaded.model)
+        and origin["model"] == "small_resnet"
+        and origin["n"] == 1297
+    )
     assert origin["data"] == {"name": "digits", "n": 1297} and origin["versions"]["torch"] == torch.__version__
     assert main(fit(tmp_path / "u.safetensors", **{"CATTAN.CENTERING": "none"})) == 0
     assert not Subspace.load(tmp_path / "u.safetensors").centered
@@ -95,7 +94,7 @@ def test_options_of_the_file(tmp_path, direct, capsys):
     assert main(["inspect", str(half)]) == 0
     shown = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines()[1:])
     assert shown["features"] == "64" and shown["directions"].startswith("20 (") and shown["samples"] == "1,297"
-    assert shown["kind"] == "PCA (centred)" and shown["model"] == "small_resnet" and len(shown["model_sha256"]) == 64
+    assert shown["kind"] == "PCA (centred)" and shown["model"] == "small_resnet" and len(shown["weights_sha256"]) == 64
     assert main(fit(tmp_path / "big.safetensors", "--d", "65")) == 2
     assert "determine 1 to 64 directions" in capsys.readouterr().err
 
@@ -165,14 +164,16 @@ def test_a_subspace_of_another_model_is_refused_unless_forced(tmp_path, caplog):
     reset_logging()
     cfg, benchmark, loaded = settings(**{"CATTAN.SOURCE_BASIS": path})
     assert source_subspace(cfg, loaded, benchmark).count == 1297
+    before = sha256_weights(loaded.model)[:12]
     with torch.no_grad():
         loaded.model.fc.bias[0] += 1
     other = type(loaded).of(loaded.model, "changed")
-    with pytest.raises(UserError, match=rf"{loaded.sha256[:12]}, and this model is {other.sha256[:12]}.*FORCE_BASIS"):
+    after = sha256_weights(other.model)[:12]
+    with pytest.raises(UserError, match=rf"{before}, and this model is {after}.*FORCE_BASIS"):
         source_subspace(cfg, other, benchmark)
     forced = settings(**{"CATTAN.SOURCE_BASIS": path, "CATTAN.FORCE_BASIS": True})[0]
     assert source_subspace(forced, other, benchmark).count == 1297
-    assert "used all the same" in caplog.text
+    assert "used anyway" in caplog.text
     classifier = settings(**{"CATTAN.SOURCE_BASIS": "classifier"})[0]
     assert source_subspace(classifier, other, benchmark) is None
 
@@ -241,7 +242,7 @@ def test_the_file_says_nothing_of_single_images_and_leaves_the_mean_out_on_reque
         assert len(content) == 8 + length + 4 * numbers, "and nothing after it"
         assert set(told) == {"format", "count", "centered", "provenance"}
         assert set(json.loads(told["provenance"])) <= {
-            "model", "model_sha256", "data", "n", "per_class", "seed", "centering", "versions", "classifier",
+            "model", "weights_sha256", "data", "n", "per_class", "seed", "centering", "versions", "classifier",
         }  # fmt: skip
         assert str(tmp_path) not in told["provenance"] and str(Path.home()) not in told["provenance"]
 

@@ -13,7 +13,6 @@ from torch import nn
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
 from tta_cattan.bench.models.shot_network import ShotNetwork
-from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.bench.source import training
 from tta_cattan.bench.source.model import checkpoint_path, source_model, train_source, validation_accuracy
 from tta_cattan.bench.source.recipe import Recipe, power_decay
@@ -34,12 +33,6 @@ SHOT = {
     "SOURCE.BACKBONE_LR": 0.1,
     "SOURCE.VALIDATION": 0.1,
 }
-
-
-@pytest.fixture(autouse=True)
-def _clean_logger():
-    yield
-    reset_logging()
 
 
 def settings(ckpt: Path, **changes: object):

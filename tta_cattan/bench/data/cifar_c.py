@@ -13,8 +13,7 @@ from tta_cattan.bench.data.corruptions import COMMON, EXTRA
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import identity_of_files, sha256_file
-from tta_cattan.util.upstream.robustbench import import_robustbench
-from tta_cattan.util.upstream.torchvision import import_torchvision
+from tta_cattan.util.upstream import import_robustbench, import_torchvision
 
 N_TEST = 10000
 

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import evenly
-from tta_cattan.util.upstream.torchvision import import_torchvision
+from tta_cattan.util.upstream import import_torchvision
 
 # What Pillow raises for a file that is damaged, absent, no image, or unreasonably large.
 _CORRUPT = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)

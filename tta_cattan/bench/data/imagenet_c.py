@@ -20,7 +20,7 @@ from tta_cattan.bench.data.image_folder import (
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import identity_of_files
-from tta_cattan.util.upstream.robustbench import import_robustbench
+from tta_cattan.util.upstream import import_robustbench
 
 N_IDS = 5000  # the images that RobustBench evaluates, by ids that ship with it
 N_ALL = 50000

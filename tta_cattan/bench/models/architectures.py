@@ -20,7 +20,7 @@ from tta_cattan.bench.models.small_cnn import SmallCNN
 from tta_cattan.bench.models.small_resnet import SmallResNet
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.registry import Registry
-from tta_cattan.util.upstream.robustbench import import_robustbench
+from tta_cattan.util.upstream import import_robustbench
 
 
 @dataclass(frozen=True)

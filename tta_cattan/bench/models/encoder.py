@@ -15,7 +15,7 @@ from tta_cattan.bench.models.libraries import downloaded, import_timm
 from tta_cattan.bench.models.zoo import LoadedModel, check_arch, resolve_device
 from tta_cattan.network.layers import find_classifier, replace_module
 from tta_cattan.util.errors import UserError, chosen
-from tta_cattan.util.upstream.torchvision import import_torchvision
+from tta_cattan.util.upstream import import_torchvision
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode

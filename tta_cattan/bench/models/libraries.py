@@ -11,7 +11,7 @@ from torch import nn
 
 from tta_cattan.bench.models.input_normalization import IMAGENET_MEAN, IMAGENET_STD, with_normalization
 from tta_cattan.util.errors import UserError, nearest
-from tta_cattan.util.upstream.torchvision import import_torchvision
+from tta_cattan.util.upstream import import_torchvision
 
 logger = logging.getLogger(__name__)
 

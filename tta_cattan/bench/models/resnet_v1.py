@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from tta_cattan.util.upstream.torchvision import import_torchvision
+from tta_cattan.util.upstream import import_torchvision
 
 
 def resnet50_v1(num_classes: int = 1000) -> nn.Module:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from tta_cattan.bench.models.checkpoints import read_checkpoint
 from tta_cattan.bench.models.input_normalization import IMAGENET_MEAN, IMAGENET_STD, with_normalization
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.upstream.robustbench import import_robustbench
-from tta_cattan.util.upstream.torchvision import import_torchvision
+from tta_cattan.util.upstream import import_robustbench, import_torchvision
 
 logger = logging.getLogger(__name__)
 

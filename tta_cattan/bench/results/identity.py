@@ -15,9 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tta_cattan.util.disk import disk_errors
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import sha256_text, write_text
+from tta_cattan.util.files import disk_errors, sha256_text, write_text
 
 RUN_FILE = "run.json"
 _DISTRIBUTIONS = ("torch", "torchvision", "timm", "numpy", "robustbench", "scikit-learn", "tta-cattan")

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.identity import canonical_json
 from tta_cattan.bench.results.predictions import predictions_path, write_predictions
-from tta_cattan.util.disk import disk_errors
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import sha256_text, write_text
+from tta_cattan.util.files import disk_errors, sha256_text, write_text
 
 logger = logging.getLogger(__name__)
 

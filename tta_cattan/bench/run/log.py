@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tta_cattan.util.disk import disk_errors
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import disk_errors
 
 _FORMAT = "[%(asctime)s] [%(filename)s: %(lineno)4d]: %(message)s"
 _DATE_FORMAT = "%y/%m/%d %H:%M:%S"

@@ -22,6 +22,7 @@ from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.util.allocator import keep_freed_memory
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.plugins import imported_modules, load_plugins
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ def _finished(ray: ModuleType, jobs: Sequence[Job], settings: Mapping[str, Setti
             max_retries=_RETRIES,
         )
         parts = [put(part) for part in (setting.benchmark, setting.loaded, setting.subspace)]
-        pending[task.remote(job, setting.device, *parts, str(Path.cwd()), versions())] = cell
+        pending[task.remote(job, setting.device, *parts, str(Path.cwd()), versions(), imported_modules())] = cell
     while pending:
         (done,), _ = ray.wait(list(pending), num_returns=1)
         yield _result(ray, done, pending.pop(done))
@@ -153,6 +154,7 @@ def _compute(
     subspace: Any,
     folder: str,
     expected: Mapping[str, str],
+    modules: Sequence[str],
 ) -> Record:
     """Compute a cell in a worker, on one thread; a worker with other versions would give results that are no peers."""
     here = versions()
@@ -164,6 +166,7 @@ def _compute(
             )
     if Path(folder).is_dir():  # relative paths of the config are the driver's
         os.chdir(folder)
+    load_plugins(modules)
     torch.set_num_threads(1)
     keep_freed_memory()
     return run_cell(job, Setting(benchmark, loaded, device, subspace))

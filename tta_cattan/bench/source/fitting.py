@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from tta_cattan import __version__
 from tta_cattan.alignment import FeatureMoments, Subspace, subspace_of_moments
+from tta_cattan.alignment.subspace_files import sha256_weights
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.sampling import per_class
 from tta_cattan.bench.data.stream import Stream
@@ -81,7 +82,7 @@ def describe_fit(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark, n: int
     """Return the provenance of a subspace: model, data, number of samples, versions."""
     return {
         "model": cfg.MODEL.ARCH,
-        "model_sha256": loaded.sha256,
+        "weights_sha256": sha256_weights(loaded.model),
         "data": benchmark.describe_source(),
         "n": n,
         "per_class": cfg.SOURCE.PER_CLASS,

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tta_cattan.alignment import Subspace
+from tta_cattan.alignment.subspace_files import find_subspaces, sha256_weights, subspace_path
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.models.zoo import LoadedModel
 from tta_cattan.bench.source.fitting import drop_note, fit_source_subspace
 from tta_cattan.config import get_defaults
+from tta_cattan.methods import ADAPTATION_REGISTRY, CATTAn
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_text
 
@@ -22,21 +24,27 @@ logger = logging.getLogger(__name__)
 
 
 def source_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Subspace | None:
-    """Return the subspace that ``CATTAN.SOURCE_BASIS`` names: a file's, a cached or freshly fitted one ("auto").
+    """Return the subspace that the method's ``SOURCE_BASIS`` names: a file's, or the kept or newly fitted one ("auto").
 
     Note: None stands for "classifier", which needs nothing but the model.
     """
-    choice = cfg.CATTAN.SOURCE_BASIS
+    choice = aligning_method(cfg).value_in(cfg, "source_basis")
     if choice == "classifier":
         return None
-    return kept_subspace(cfg, loaded, benchmark) if choice == "auto" else _read(cfg, loaded, Path(choice))
+    return kept_subspace(cfg, loaded, benchmark) if choice == "auto" else _read(loaded, Path(choice))
+
+
+def aligning_method(cfg: CfgNode) -> type[CATTAn]:
+    """Return the class whose keys say how the subspace is fitted: the config's method if it aligns, else CATTAn."""
+    method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
+    return method if issubclass(method, CATTAn) else CATTAn
 
 
 def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Subspace:
     """Return the subspace of a model from its file in CKPT_DIR, or fit it to the source data and keep it."""
     path = auto_path(cfg, loaded, benchmark)
     if path.is_file():
-        return _read(cfg, loaded, path)
+        return _read(loaded, path)
     require_source_data(benchmark, path)
     subspace = fit_source_subspace(cfg, loaded, benchmark, path)
     subspace.save(path)
@@ -45,22 +53,15 @@ def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Su
     return subspace
 
 
-def _read(cfg: CfgNode, loaded: LoadedModel, path: Path) -> Subspace:
-    subspace = Subspace.load(path)
-    check_model(subspace, path, loaded, cfg.CATTAN.FORCE_BASIS)
-    logger.info("source subspace: %d directions of %d samples, from %s", subspace.d, subspace.count, path)
-    return subspace
-
-
 def default_path(cfg: CfgNode, loaded: LoadedModel) -> Path:
-    """Return where the subspace of a model lies in CKPT_DIR."""
-    return _folder(cfg) / _name(cfg, loaded.sha256[:12])
+    """Return where the subspace of a model is kept in CKPT_DIR."""
+    return subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, sha256_weights(loaded.model), *_kind(cfg))
 
 
 def auto_path(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Path:
-    """Return where "auto" looks: the default place, or one apart where the config asks for other source images.
+    """Return where "auto" looks: the default place, or a separate one if the config asks for other source images.
 
-    Note: a config that says nothing about them takes what `fit-source` wrote, whatever it was told.
+    Note: a config that says nothing about them uses whatever file `fit-source` wrote.
     """
     path, asked = default_path(cfg, loaded), _asked(cfg, benchmark)
     if not asked:
@@ -72,28 +73,18 @@ def auto_path(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Path:
     return path.with_stem(f"{path.stem}-{sha256_text(json.dumps(asked, sort_keys=True))[:8]}")
 
 
-def _asked(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
-    """Return what the config says about the images of the subspace beyond the defaults, as its provenance has it."""
-    asked: dict[str, Any] = {}
-    if cfg.SOURCE.PER_CLASS:
-        asked |= {"per_class": cfg.SOURCE.PER_CLASS, "seed": cfg.RNG_SEED}
-    if cfg.DATA.SOURCE_DIR or cfg.DATA.IMAGE_SIZE != get_defaults().DATA.IMAGE_SIZE:
-        asked["data"] = benchmark.describe_source()
-    return asked
-
-
 def check_source_basis(cfg: CfgNode, benchmark: Benchmark) -> None:
-    """Check what ``CATTAN.SOURCE_BASIS`` needs, as far as that can be done without the model."""
-    choice = cfg.CATTAN.SOURCE_BASIS
+    """Check what the method's ``SOURCE_BASIS`` needs, as far as that is possible without the model."""
+    choice = aligning_method(cfg).value_in(cfg, "source_basis")
     if choice == "auto":
-        if not any(_folder(cfg).glob(_name(cfg, "*"))):
-            require_source_data(benchmark, _folder(cfg) / _name(cfg, "*"))
+        if not find_subspaces(cfg.CKPT_DIR, *_kind(cfg), arch=cfg.MODEL.ARCH):
+            require_source_data(benchmark, subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, "*", *_kind(cfg)))
     elif choice != "classifier":
         Subspace.load(choice)
 
 
 def require_source_data(benchmark: Benchmark, path: Path) -> None:
-    """Refuse to go on without source data, with the ways to do without it."""
+    """Raise a UserError that names the alternatives if there is no source data."""
     if benchmark.source() is None:
         raise UserError(
             f"CATTAn needs a source subspace, and {path} does not exist. With the source training images, make it "
@@ -102,21 +93,35 @@ def require_source_data(benchmark: Benchmark, path: Path) -> None:
         )
 
 
-def _folder(cfg: CfgNode) -> Path:
-    return Path(cfg.CKPT_DIR) / "subspaces"
+def _asked(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
+    """Return what the config says about the source images beyond the defaults, in the terms of the provenance."""
+    asked: dict[str, Any] = {}
+    if cfg.SOURCE.PER_CLASS:
+        asked |= {"per_class": cfg.SOURCE.PER_CLASS, "seed": cfg.RNG_SEED}
+    if cfg.DATA.SOURCE_DIR or cfg.DATA.IMAGE_SIZE != get_defaults().DATA.IMAGE_SIZE:
+        asked["data"] = benchmark.describe_source()
+    return asked
 
 
-def _name(cfg: CfgNode, model: str) -> str:
-    kind = "uncentred" if cfg.CATTAN.CENTERING == "none" else "pca"
-    return f"{cfg.MODEL.ARCH.replace('/', '_')}-{model}-{kind}.safetensors"
+def _kind(cfg: CfgNode) -> tuple[bool, str]:
+    """Return whether the subspace is centred, and its layer."""
+    method = aligning_method(cfg)
+    return method.value_in(cfg, "centering") != "none", method.value_in(cfg, "layer")
 
 
-def check_model(subspace: Subspace, path: Path, loaded: LoadedModel, forced: bool) -> None:
-    """Refuse a subspace that was made for another model, unless forced."""
-    made_for = str(subspace.provenance.get("model_sha256"))
-    if made_for == loaded.sha256:
-        return
-    problem = f"subspace file {path} was made for the model {made_for[:12]}, and this model is {loaded.sha256[:12]}"
-    if not forced:
-        raise UserError(f"{problem}: make one with `tta-cattan fit-source`, or set CATTAN.FORCE_BASIS True")
-    logger.warning("%s: used all the same, because CATTAN.FORCE_BASIS is set", problem)
+def _read(loaded: LoadedModel, path: Path) -> Subspace:
+    """Return the subspace in a file; one that was fitted for another model is refused.
+
+    Note: a file of the user's own making names no model; its dimensions are checked when it is used.
+    """
+    subspace = Subspace.load(path)
+    made_for, weights = subspace.provenance.get("weights_sha256"), sha256_weights(loaded.model)
+    if made_for is None:
+        logger.warning("subspace file %s does not say which model it was fitted for", path)
+    elif made_for != weights:
+        raise UserError(
+            f"subspace file {path} was made for the model {str(made_for)[:12]}, and this model is {weights[:12]}: make one "
+            "for this model with `tta-cattan fit-source`"
+        )
+    logger.info("source subspace: %d directions of %d samples, from %s", subspace.d, subspace.count, path)
+    return subspace

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tta_cattan.util.disk import disk_errors
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import evenly, identity_of_files, write_text
+from tta_cattan.util.files import disk_errors, evenly, identity_of_files, write_text
 
 RECIPE_FILE = "corruptions.json"
 

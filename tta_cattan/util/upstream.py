@@ -1,15 +1,28 @@
-"""Importing RobustBench, which does not import as released."""
+"""Importing torchvision and RobustBench, both of which can fail to import as installed."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 import warnings
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from types import ModuleType
 
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.upstream.torchvision import import_torchvision
+
+
+def import_torchvision(name: str = "torchvision") -> ModuleType:
+    """Import torchvision or one of its modules; name both versions where it does not match torch."""
+    try:
+        return importlib.import_module(name)
+    except (RuntimeError, ImportError, OSError) as error:
+        pair = f"torch {_version('torch')} and torchvision {_version('torchvision')}"
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{pair} do not work together ({reason}): reinstall both together, by name, "
+            "`pip install --force-reinstall torch torchvision`"
+        ) from error
 
 
 def import_robustbench(name: str = "robustbench") -> ModuleType:
@@ -30,12 +43,19 @@ def import_robustbench(name: str = "robustbench") -> ModuleType:
 
 
 def heal_autoattack() -> None:
-    """Let ``pyautoattack`` stand in for ``autoattack``, where only the former is installed.
+    """Alias ``pyautoattack`` as ``autoattack`` where only the former is installed.
 
     RobustBench 1.1.1 imports ``autoattack`` and ``autoattack.state``; its dependency installs the same code under the
-    other name. Where ``autoattack`` can be imported, nothing is done.
+    other name.
     """
     if "autoattack" in sys.modules or find_spec("autoattack") or not find_spec("pyautoattack"):
         return
     for module in ("", ".state"):
         sys.modules[f"autoattack{module}"] = importlib.import_module(f"pyautoattack{module}")
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,1 +1,0 @@
-"""The libraries that we build on, as they really install today."""
