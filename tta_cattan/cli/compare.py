@@ -87,7 +87,7 @@ def _launcher(args: argparse.Namespace) -> Launcher:
         return RayLauncher(args.address, args.workers)
     for option in ("address", "workers"):
         if getattr(args, option) is not None:
-            raise UserError(f"--{option} {getattr(args, option)}: only with --launcher ray")
+            raise UserError(f"--{option} {getattr(args, option)}: this is an option of --launcher ray")
     from tta_cattan.bench.run.cell import one_by_one
 
     return one_by_one
