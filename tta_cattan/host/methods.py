@@ -170,8 +170,9 @@ def source_subspace(
         return _load(path if choice == "auto" else choice, weights)
     if source_batches is None:
         raise UserError(
-            f"{method.title} needs a source subspace: {path} does not exist and this host has no loader of source data. Set "
-            f"{method.node}.SOURCE_BASIS to a file that `tta-cattan fit-source` wrote, or to 'classifier' (no source data)"
+            f"{method.title} needs a source subspace: {path} does not exist and this host has no loader of source data. "
+            f"Set {method.node}.SOURCE_BASIS to a file that `tta-cattan fit-source` wrote, or to 'classifier' (no "
+            "source data)"
         )
     classifier = "" if layer else find_classifier(model, cfg.MODEL.CLASSIFIER, num_classes)
     device = next(model.parameters()).device

@@ -120,8 +120,8 @@ def _read(loaded: LoadedModel, path: Path) -> Subspace:
         logger.warning("subspace file %s does not say which model it was fitted for", path)
     elif made_for != weights:
         raise UserError(
-            f"subspace file {path} was made for the model {str(made_for)[:12]}, and this model is {weights[:12]}: make one "
-            "for this model with `tta-cattan fit-source`"
+            f"subspace file {path} was made for the model {str(made_for)[:12]}, and this model is {weights[:12]}: "
+            "make one for this model with `tta-cattan fit-source`"
         )
     logger.info("source subspace: %d directions of %d samples, from %s", subspace.d, subspace.count, path)
     return subspace
