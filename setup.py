@@ -18,14 +18,13 @@ REQUIRES = [
     "torchvision>=0.16",
     "numpy>=1.22",
     "scipy>=1.8",
-    "scikit-learn>=1.1",
-    "pillow>=9.1",
     "pyyaml>=6.0",
     "yacs>=0.1.8",
     "safetensors>=0.4",
-    "filelock>=3.9",
-    "tqdm>=4.60",
 ]
+
+# What the bench needs beyond the plug-in; scikit-learn is for the embedded digits alone.
+BENCH = ["scikit-learn>=1.1", "pillow>=9.1", "filelock>=3.9", "tqdm>=4.60"]
 
 # constrained layout with legends outside the axes came with matplotlib 3.7
 REPORT = ["jinja2>=3.0", "matplotlib>=3.7"]
@@ -35,6 +34,7 @@ POINTS = ["h5py>=3.1"]
 CHECKS = ["ruff>=0.6", "mypy>=1.8", "pytest-cov>=4"]
 
 EXTRAS = {
+    "bench": BENCH,
     # RobustBench 1.1.1 pins timm 1.0.9 and gdown 5.1.0, and reads pkg_resources, which setuptools 81 dropped.
     "robustbench": ["robustbench==1.1.1", "setuptools<81"],
     "timm": ["timm>=0.9"],
@@ -43,6 +43,7 @@ EXTRAS = {
     "ray": ["ray>=2.9"],
     # PySide6 brings the Chromium in which the report's page is tested.
     "test": [
+        *BENCH,
         *REPORT,
         *POINTS,
         "ray>=2.9; python_version < '3.14'",  # it comes late to a new Python

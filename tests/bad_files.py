@@ -72,7 +72,13 @@ def subspace(path: Path, dim: int = FEATURES, d: int = 8, **changes: object) -> 
 
 def with_header(path: Path, **changes: str) -> Path:
     """Write a subspace file with other words in its header."""
-    header = {"format": "tta-cattan-subspace-1", "count": "100", "centered": "true", "provenance": "{}", **changes}
+    header = {
+        "format": "tta-cattan-subspace-2",
+        "count": "100",
+        "centered": "true",
+        "layer": "null",
+        "provenance": "{}",
+    } | changes
     content = {"basis": torch.eye(FEATURES, 8), "eigenvalues": torch.ones(8)}
     save_file(content, path, metadata=header)
     return path

@@ -223,18 +223,20 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "a subspace without a count": (basis(lambda p: bad.with_header(p, count="many")), ["is damaged", "many"]),
     "a subspace of less than nothing": (basis(lambda p: bad.with_header(p, count="-5")), ["is damaged", "-5"]),
     "a subspace with a torn origin": (basis(lambda p: bad.with_header(p, provenance="{")), ["is damaged"]),
-    "a subspace of another model": (basis(bad.subspace), ["was made for the model", "CATTAN.FORCE_BASIS True"]),
+    "a subspace of another model": (
+        basis(lambda p: bad.subspace(p, provenance={"weights_sha256": "0" * 64})), ["was made for the model", "fit-source"],
+    ),
     "a subspace of other features": (
-        basis(lambda p: bad.subspace(p, dim=32), CATTAN__FORCE_BASIS=True), ["32 features", "takes 64", "fit-source"],
+        basis(lambda p: bad.subspace(p, dim=32)), ["32 features", "takes 64", "fit-source"],
     ),
     "a subspace with too few directions": (
-        basis(bad.subspace, CATTAN__FORCE_BASIS=True, CATTAN__D=9), ["CATTAN.D = 9", "holds 8 directions"],
+        basis(bad.subspace, CATTAN__D=9), ["CATTAN.D = 9", "holds 8 directions"],
     ),
     "a subspace of the other kind": (
-        basis(lambda p: bad.subspace(p, centered=False), CATTAN__FORCE_BASIS=True), ["CATTAN.CENTERING = 'pca'"],
+        basis(lambda p: bad.subspace(p, centered=False)), ["CATTAN.CENTERING = 'pca'"],
     ),
     "a subspace without its mean": (
-        basis(lambda p: bad.subspace(p, mean=None), CATTAN__FORCE_BASIS=True, CATTAN__CENTERING="shift"),
+        basis(lambda p: bad.subspace(p, mean=None), CATTAN__CENTERING="shift"),
         ["CATTAN.CENTERING = 'shift' needs the mean source feature"],
     ),
     "shift from the classifier": (

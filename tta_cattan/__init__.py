@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tta_cattan.config import cfg, load_cfg
     from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, CATTAn, CATTAnPlus, setup_model
     from tta_cattan.util.errors import UserError
+    from tta_cattan.util.keys import above, at_least, key, one_of, within
 
 # Looked up on first use: importing torch takes seconds, and `tta-cattan --help` must not.
 _EXPORTS = {
@@ -21,11 +22,16 @@ _EXPORTS = {
     "CATTAnPlus": "tta_cattan.methods",
     "Subspace": "tta_cattan.alignment",
     "UserError": "tta_cattan.util.errors",
+    "above": "tta_cattan.util.keys",
+    "at_least": "tta_cattan.util.keys",
     "cfg": "tta_cattan.config",
     "fit_subspace": "tta_cattan.alignment",
+    "key": "tta_cattan.util.keys",
     "load_cfg": "tta_cattan.config",
+    "one_of": "tta_cattan.util.keys",
     "select_dimension": "tta_cattan.alignment",
     "setup_model": "tta_cattan.methods",
+    "within": "tta_cattan.util.keys",
 }
 _SUBMODULES = ("losses", "metrics")
 
@@ -36,13 +42,18 @@ __all__ = [
     "CATTAnPlus",
     "Subspace",
     "UserError",
+    "above",
+    "at_least",
     "cfg",
     "fit_subspace",
+    "key",
     "load_cfg",
     "losses",
     "metrics",
+    "one_of",
     "select_dimension",
     "setup_model",
+    "within",
 ]
 
 

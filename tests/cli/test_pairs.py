@@ -164,9 +164,9 @@ def test_faults_are_told_before_anything_is_trained(tmp_path, capsys, work):
 
 def test_the_comparison_says_how_to_train_what_is_missing(tmp_path, capsys):
     write_tree(tmp_path, "officehome", n=1)
-    command = ["--cfg", "cfgs/officehome/source.yaml", *arguments(tmp_path, **{"DATA.SOURCE": "Art"})]
+    command = ["--cfg", "cfgs/officehome/base.yaml", *arguments(tmp_path, **{"DATA.SOURCE": "Art"})]
     assert main(command) == 2
     assert "train it with `tta-cattan train-source --cfg FILE DATA.SOURCE 'Art'`" in capsys.readouterr().err
-    cfg = load_cfg("cfgs/officehome/source.yaml", arguments(tmp_path, **{"DATA.SOURCE": "Real World"}))
+    cfg = load_cfg("cfgs/officehome/base.yaml", arguments(tmp_path, **{"DATA.SOURCE": "Real World"}))
     path = checkpoint_path(cfg, BENCHMARK_REGISTRY.get("officehome")(cfg))
     assert path.parent == tmp_path / "ckpt" / "officehome" and path.name.startswith("Real_World-shot_small_resnet-")

@@ -6,16 +6,18 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.models.zoo import check_arch
+from tta_cattan.bench.run.plan import plan_rows
 from tta_cattan.config import load_cfg
 from tta_cattan.methods import ADAPTATION_REGISTRY
 
 ROOT = Path(__file__).parents[2] / "cfgs"
 FILES = sorted(path for path in ROOT.rglob("*.yaml") if path.parent.name != "paper")  # those are studies
 METHODS = {"source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "cattan_plus"}
-VARIANTS = {"cattan_authors": "cattan", "source_train": "source", "extract": "source"}  # a second file of one method
+VARIANTS = {"cattan_authors": "cattan", "extract": "source"}  # a second file of one method
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -51,14 +53,23 @@ def test_it_loads_and_names_what_exists(path):
         "shapes_c",
     ],
 )
-def test_every_dataset_has_every_method_over_one_base(name):
+def test_every_method_runs_on_every_dataset_over_one_base(name):
     dataset = load_cfg(ROOT / name / "base.yaml").CORRUPTION.DATASET
     methods = METHODS if BENCHMARK_REGISTRY.get(dataset).images else METHODS - {"ip"}
-    assert {path.stem for path in FILES if path.parent.name == name} - VARIANTS.keys() == methods | {"base"}
-    cfgs = [load_cfg(ROOT / name / f"{method}.yaml") for method in methods]
+    stems = {path.stem for path in FILES if path.parent.name == name} - VARIANTS.keys()
+    assert {"base", "cattan"} <= stems <= methods | {"base"}
+    cfgs = [row.cfg for row in plan_rows(ROOT / name / "cattan.yaml", [], sorted(methods))]
     for part in ("CORRUPTION", "DATA", "SEEDS"):
         assert all(cfg[part] == cfgs[0][part] for cfg in cfgs), "methods are compared on the same data"
     assert len({(cfg.MODEL.ARCH, cfg.TEST.PROTOCOL) for cfg in cfgs}) == 1
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_only_repeats_its_base(path):
+    content = yaml.safe_load(path.read_text())
+    changes = {key: value for key, value in content.items() if key != "_BASE_"}
+    entry = path.stem == "cattan" or path.parent.name == "imagenet_c"  # what users type
+    assert entry or changes not in ({}, {"MODEL": {"ADAPTATION": path.stem}}) or content["_BASE_"] != "base.yaml"
 
 
 @pytest.mark.parametrize("name", ["pointda10", "shapes_c"])

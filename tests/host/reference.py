@@ -25,7 +25,7 @@ def own_logits(
     domains, overrides, reset_each=True, batch_size=8, flat=False, subspace=None, two_pass=False, method="cattan"
 ):
     """Return the logits of our method over the domains, set up by our own ``setup_model``."""
-    cfg = load_cfg(None, ["MODEL.ADAPTATION", method, *overrides])
+    cfg = load_cfg(None, ["MODEL.ADAPTATION", method, "OPTIM.LR", 1e-3, *overrides])  # the hosts' rate
     adapted = setup_model(toy.ToyNet(flat).eval(), cfg, 4, subspace)
     logits = []
     for place, domain in enumerate(domains):

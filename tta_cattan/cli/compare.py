@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CFG = "cfgs/digits_c/cattan.yaml"
 LAUNCHERS = ("local", "ray")
-ALL_METHODS = ("source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "cattan_plus")
 
 
 def parser() -> ConfigParser:
@@ -62,10 +61,11 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.bench.run.plan import parse_sweeps, plan_rows
     from tta_cattan.bench.run.runner import dry_run, run
     from tta_cattan.config import find_config
+    from tta_cattan.methods import ADAPTATION_REGISTRY
 
     methods = method_names(args.methods, overrides)
     if args.cfg is None and not methods and "MODEL.ADAPTATION" not in overrides[::2]:
-        methods = list(ALL_METHODS)
+        methods = ADAPTATION_REGISTRY.registered_names()
     setup_logging()
     sweeps = parse_sweeps(args.sweep, overrides)
     rows = plan_rows(find_config(args.cfg or DEFAULT_CFG), overrides, methods, sweeps)

@@ -26,6 +26,9 @@ COMMANDS = {
 _HARNESS = "compare"  # without a command
 
 
+_BENCH = ("tqdm", "filelock", "PIL", "sklearn")  # the modules of the extra [bench]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake is one line and exit code 2."""
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -41,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # Python's and torch's
                     reason = (str(error) or "out of memory").splitlines()[0]
                     error = UserError(f"{reason}: lower TEST.BATCH_SIZE; what is finished is kept")
+                if isinstance(error, ModuleNotFoundError) and error.name in _BENCH:
+                    error = UserError(f"{error.name} is missing: pip install 'tta-cattan[bench]' for the commands")
                 if not isinstance(error, (UserError, OSError)):
                     raise
                 print(f"error: {error}", file=sys.stderr)

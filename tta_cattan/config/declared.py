@@ -220,7 +220,7 @@ SHARED: dict[str, Key] = {
             "LOG_DEST": ("log.txt", "log file inside SAVE_DIR", NOT_EMPTY, "TENT"),
         },
     ),
-    "RNG_SEED": Key(1, "seed of a run", _SEED, "TENT", "seed", "RNG_SEED"),
+    "RNG_SEED": Key(1, "seed of a run, and of training its source model", _SEED, "TENT", "model", "RNG_SEED"),
     "SEEDS": Key(
         [], "seeds to average over; [] = [RNG_SEED]", distinct(_SEED, required=False), "ours", "seed", "SEEDS", int
     ),

@@ -170,7 +170,7 @@ def source_subspace(
         return _load(path if choice == "auto" else choice, weights)
     if source_batches is None:
         raise UserError(
-            f"{method.title} needs a source subspace: {path} does not exist and this host has no loader of source data. "
+            f"{method.title} needs a source subspace: {path} is missing and this host has no loader of source data. "
             f"Set {method.node}.SOURCE_BASIS to a file that `tta-cattan fit-source` wrote, or to 'classifier' (no "
             "source data)"
         )

@@ -251,9 +251,7 @@ def iterate_features(
             yield only_head_call(calls, output, classifier).features
             continue
         if len(calls) != 1:
-            raise UserError(
-                f"the layer {layer!r} was called {len(calls)} times in one forward pass: name another layer"
-            )
+            raise UserError(f"the layer {layer!r} was called {len(calls)} times in a forward pass: name another layer")
         z = calls[0].logits
         yield z.movedim(channel_place(z, dim), -1).flatten(0, -2)
 

@@ -22,7 +22,7 @@ def benchmark(root, source="modelnet", target="shapenet", **keys):
     part_hash.cache_clear()
     values = {"DATA_DIR": root, "DATA.SOURCE": source, "DATA.TARGET": target, "DATA.POINTS": 64, **keys}
     overrides = [part for pair in values.items() for part in pair]
-    return BENCHMARK_REGISTRY.get("pointda10")(load_cfg("cfgs/pointda10/source.yaml", list(map(str, overrides))))
+    return BENCHMARK_REGISTRY.get("pointda10")(load_cfg("cfgs/pointda10/base.yaml", list(map(str, overrides))))
 
 
 @pytest.fixture(scope="module")

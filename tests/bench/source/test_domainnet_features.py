@@ -132,5 +132,5 @@ def test_features_of_two_encoders_do_not_make_a_pair(features, tree, tmp_path, c
     (tmp_path / "clipart").rename(tmp_path / "away")
     (tmp_path / "clipart").symlink_to(features / "clipart")
     values = ["DATA_DIR", str(tmp_path), "DATA.DOMAINS", "clipart,real", "MODEL.IN_FEATURES", "64", "DEVICE", "cpu"]
-    assert main(["pairs", "--cfg", str(CFGS / "source.yaml"), *values]) == 2
+    assert main(["pairs", "--cfg", str(CFGS / "base.yaml"), *values]) == 2
     assert "the encoder differs between clipart and real" in capsys.readouterr().err

@@ -42,7 +42,7 @@ def command(out: Path, *options: str, **changes: object) -> list[str]:
     }
     weights = [] if "MODEL.CKPT_PATH" in changes else ["--weights", "random"]
     pairs = [str(part) for pair in values.items() for part in pair]
-    cfg = str(ROOT / "cfgs/digits_c/source.yaml")
+    cfg = str(ROOT / "cfgs/digits_c/base.yaml")
     return ["extract-features", "--cfg", cfg, "--out", str(out), "--shard-size", "8", *weights, *options, *pairs]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from tta_cattan.config import leaves
+from tta_cattan.config import leaves, method_keys, shared_keys
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -13,16 +13,13 @@ if TYPE_CHECKING:
 
 def is_data_key(key: str) -> bool:
     """Whether a key decides the data or the source model."""
-    return key.startswith(("CORRUPTION.", "DATA.", "MODEL.ARCH", "MODEL.CKPT_PATH", "MODEL.IN_FEATURES", "SOURCE."))
+    return key in shared_keys("data", "model", "selection")
 
 
 def is_setting_key(key: str) -> bool:
     """Whether a key, not of the data, can change a result; places and devices cannot."""
-    other = (
-        "DATA_DIR", "CKPT_DIR", "SAVE_DIR", "DEVICE", "LOG_", "DESC", "CUDNN", "RNG_SEED", "TEST.NUM_WORKERS",
-        "RECOVERY.TAU", "RECOVERY.FALLBACK", "MODEL.ADAPTATION",
-    )  # fmt: skip
-    return not is_data_key(key) and not key.startswith(other)
+    settings = {*shared_keys("protocol", "seed"), *method_keys()}
+    return key in settings and not is_data_key(key)
 
 
 def data_differences(paper: CfgNode, ours: CfgNode, ignored: Iterable[str] = ()) -> list[str]:

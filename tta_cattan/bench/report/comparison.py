@@ -12,6 +12,7 @@ from typing import Any
 from tta_cattan.bench.report.reading import Run, Variant
 from tta_cattan.bench.results.store import Record, row_label
 from tta_cattan.bench.results.summary import Summary, summarise_rows
+from tta_cattan.config import shared_keys
 from tta_cattan.methods import method_title
 
 _ABSENT = "—"
@@ -110,10 +111,7 @@ def _differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def _distinguishes(key: str) -> bool:
     """Whether a key can make two results different, beyond what the names of method, domain and seed say."""
-    irrelevant = (
-        "SAVE_DIR", "LOG_DEST", "LOG_TIME", "DESC", "CKPT_DIR", "SEEDS", "CORRUPTION.TYPE", "MODEL.ADAPTATION",
-    )  # fmt: skip
-    return key not in irrelevant
+    return key not in ("MODEL.ADAPTATION", *shared_keys("place", "presentation", "seed", "selection"))
 
 
 def _text(value: Any) -> str:
