@@ -8,10 +8,10 @@ from digits_runs import overrides, read_cells, run_folder
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.protocols import offline
+from tta_cattan.bench.protocols.recovery import agreement_counts
 from tta_cattan.bench.results.store import ResultsStore
 from tta_cattan.bench.run import cell
 from tta_cattan.bench.run.log import reset_logging
-from tta_cattan.bench.run.recovery import agreement_counts
 from tta_cattan.cli.main import main
 
 SMALL = {"CORRUPTION.TYPE": "contrast", "TEST.BATCH_SIZE": "32", "CATTAN.D": "8", "OPTIM.LR": "0.05"}

@@ -10,11 +10,10 @@ from tta_cattan.bench.paper.gather import Gathered
 from tta_cattan.bench.paper.grid import Grid, Row, Spread
 from tta_cattan.bench.paper.presentation import Presentation, percent
 from tta_cattan.bench.paper.study import Study
-from tta_cattan.bench.protocols.recovery_gate import FALLBACKS, AgreementCounts
+from tta_cattan.bench.protocols.recovery import FALLBACKS, AgreementCounts, agreement_counts
 from tta_cattan.bench.report.figures import Curve, lines
 from tta_cattan.bench.results.summary import Statistic
 from tta_cattan.bench.results.tables import METHOD_NAMES
-from tta_cattan.bench.run.recovery import agreement_counts
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:

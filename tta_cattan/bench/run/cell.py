@@ -8,12 +8,11 @@ import torch
 
 from tta_cattan.bench.data import Stream
 from tta_cattan.bench.data.sampling import limited
-from tta_cattan.bench.protocols import run_offline, run_online
+from tta_cattan.bench.protocols import run_offline, run_online, run_recovery
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.run.cost import Meter
 from tta_cattan.bench.run.footprint import stored_bytes
 from tta_cattan.bench.run.plan import Job
-from tta_cattan.bench.run.recovery import recovery_cell
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.methods import AdaptationMethod, setup_model
 from tta_cattan.network.sharing import copy_for_adaptation, own_free_parameters
@@ -38,7 +37,7 @@ def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
     with progress(None, None, f"{cell.method} {cell.label} seed {cell.seed}") as bar:
         if cfg.TEST.PROTOCOL == "recovery":
             plain = copy_for_adaptation(source)
-            metrics, info = recovery_cell(make, plain, setting.benchmark, stream, cfg, cell.seed, bar.update)
+            metrics, info = run_recovery(make, plain, setting.benchmark, stream, cfg, cell.seed, bar.update)
             metrics, predictions = {**metrics, **meter.metrics(len(dataset))}, None
         else:
             method = make()
