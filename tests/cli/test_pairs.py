@@ -122,7 +122,7 @@ def write_digits(folder) -> None:
 
 def test_digits_go_both_ways_on_a_part_of_the_target(tmp_path, capsys):
     write_digits(tmp_path)
-    changes = {"MODEL.ARCH": "small_cnn", "DATA.LIMIT": 20, "SEEDS": "0,1"}
+    changes = {"MODEL.ARCH": "small_cnn", "CORRUPTION.NUM_EX": 20, "SEEDS": "0,1"}
     assert main(arguments(tmp_path, *pairs("mnist_usps", "source,tent"), **changes)) == 0
     table = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert table[0] == ["method", "M>U", "U>M", "avg", "ECE"] and [row[0] for row in table[1:3]] == ["source", "tent"]

@@ -12,9 +12,8 @@ from torch.utils.data import TensorDataset
 
 from tta_cattan.alignment import fit_subspace
 from tta_cattan.bench.data import Stream
-from tta_cattan.bench.data.clouds.geometry import jitter, to_batch, to_unit_sphere, turn_about_z
-from tta_cattan.bench.data.clouds.shapes import sample_shape
-from tta_cattan.bench.data.clouds.shifts import scan
+from tta_cattan.bench.data.clouds.benchmark import jitter, to_batch, to_unit_sphere, turn_about_z
+from tta_cattan.bench.data.clouds.shapes_c import sample_shape, scan
 from tta_cattan.bench.models.pointnet import PointNet
 from tta_cattan.bench.protocols import run_offline
 from tta_cattan.bench.source.recipe import Recipe

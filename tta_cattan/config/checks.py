@@ -148,8 +148,6 @@ CHECKS: dict[str, Check] = {
     "RECOVERY.TAU": within(0, 1),
     "RECOVERY.FRACTION": within(0, 1, "(]"),
     "RECOVERY.FALLBACK": one_of("bypass", "source"),
-    "DATA.LIMIT": at_least(0),
-    "DATA.FRACTION": within(0, 1, "(]"),
     "DEVICE": Check(
         "must be 'auto' or a torch device such as 'cpu', 'cuda' or 'cuda:1'",
         lambda value: re.fullmatch(r"[a-z]+(:[0-9]+)?", value) is not None,
@@ -188,11 +186,6 @@ def check_cfg(cfg: Mapping[str, Any]) -> None:
         raise UserError(
             "MODEL.EPISODIC = True: the offline protocol learns over epochs, and an episodic method forgets after "
             "every batch; set TEST.PROTOCOL online or MODEL.EPISODIC False"
-        )
-    data = cfg.get("DATA", {})
-    if data.get("LIMIT") and data.get("FRACTION", 1.0) < 1:
-        raise UserError(
-            f"DATA.LIMIT = {data['LIMIT']} and DATA.FRACTION = {data['FRACTION']}: give one of them, not both"
         )
 
 

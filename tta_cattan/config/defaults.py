@@ -39,7 +39,9 @@ _C = CfgNode(
             "DATASET": "cifar10",  # benchmark, by its registered name [TENT]
             "TYPE": list(CORRUPTIONS),  # corruptions, in the order of evaluation [TENT]
             "SEVERITY": [5, 4, 3, 2, 1],  # severities, in the order of evaluation; 0 = clean [TENT; 0 is ours]
-            "NUM_EX": 10000,  # examples per corruption; -1 = all [TENT; -1 is ours]
+            # samples per domain; -1 = all: the first where the data has an order of its own (CIFAR-C, ImageNet-C), else
+            # equally many per class, drawn by the seed [TENT; -1 and the draw are ours]
+            "NUM_EX": 10000,
         },
         "BN": {
             "EPS": 1e-5,  # accepted and unused, as in TENT [TENT]
@@ -175,8 +177,6 @@ _C = CfgNode(
             # <domain>_list.txt (lines 'path label', as SHOT has them) [ours]
             "LISTS": "",
             "SKIP_CORRUPT": False,  # leave out images that cannot be decoded (named and counted) [ours]
-            "LIMIT": 0,  # target samples to adapt to and evaluate on, equally many per class, by seed; 0 = all [ours]
-            "FRACTION": 1.0,  # share of every class of the target that is used, by seed [ours]
             # domains of a folder of features, in the order of the tables: one that is missing is an error; [] = those
             # that DATA_DIR has [ours]
             "DOMAINS": [],

@@ -170,9 +170,7 @@ def test_another_length_names_the_key(domains, tmp_path):
 def test_a_missing_domain_says_which_there_are(domains, tmp_path):
     with pytest.raises(UserError, match=r"DATA.TARGET = 'three' is not a domain of features.*Domains: one, two"):
         features_of(tmp_path, "DATA.TARGET", "three").check()
-    with pytest.raises(
-        UserError, match=r"holds no folders of features: make them once with `tta-cattan extract-features"
-    ):
+    with pytest.raises(UserError, match=r"holds no features: extract them once with `tta-cattan extract-features"):
         features_of(tmp_path / "one").check()
 
 

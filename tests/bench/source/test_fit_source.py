@@ -185,7 +185,7 @@ def test_auto_fits_once_and_missing_source_data_prints_the_command(tmp_path, mon
     made = source_subspace(cfg, loaded, benchmark)
     monkeypatch.setattr(type(benchmark), "source", lambda _: pytest.fail("the file is there"))
     assert torch.equal(source_subspace(cfg, loaded, benchmark).basis, made.basis)
-    monkeypatch.setattr(type(benchmark), "source", lambda _: None)
+    monkeypatch.setattr(type(benchmark), "has_source", lambda _: False)
     elsewhere = load_cfg(ROOT / CFG, overrides(CKPT_DIR=tmp_path))
     with pytest.raises(UserError) as caught:
         source_subspace(elsewhere, loaded, benchmark)

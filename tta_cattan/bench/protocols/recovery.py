@@ -307,13 +307,12 @@ def run_recovery(
 
     Note: the mix's source samples are of the benchmark's source data, which the source model was trained on.
     """
-    data = benchmark.source()
-    if data is None:
+    if not benchmark.has_source():
         raise UserError(
             f"source recovery is measured on a mix of source and target samples, and {benchmark.name} has no source "
             "data: set DATA.SOURCE_DIR to source images"
         )
-    mixed, is_source = half_and_half(data, target.dataset, seed)
+    mixed, is_source = half_and_half(benchmark.source(), target.dataset, seed)
     # Shuffled whatever TEST.ORDER says: in the mix's own order every batch would be of one domain alone.
     mix = replace(target, dataset=mixed, seed=seed)
     node = cfg.RECOVERY

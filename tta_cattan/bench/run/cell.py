@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from tta_cattan.bench.data import Stream
-from tta_cattan.bench.data.sampling import limited
 from tta_cattan.bench.protocols import run_offline, run_online, run_recovery
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.run.cost import Meter
@@ -31,7 +30,7 @@ def run_cell(job: Job, cell: Cell, setting: Setting) -> Record:
         own_free_parameters(method, source)
         return method
 
-    dataset = limited(setting.benchmark.target(cell.target), cfg.DATA.LIMIT, cfg.DATA.FRACTION, cell.seed)
+    dataset = setting.benchmark.target(cell.target, cell.seed)
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
     with progress(None, None, f"{cell.method} {cell.label} seed {cell.seed}") as bar:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from tta_cattan.alignment import Subspace
 from tta_cattan.bench.data import Stream
 from tta_cattan.bench.data.benchmark import Benchmark
-from tta_cattan.bench.data.sampling import per_class
 from tta_cattan.bench.models.zoo import resolve_device, untrained_model
 from tta_cattan.bench.run.plan import Row
 from tta_cattan.methods import ADAPTATION_REGISTRY, setup_model
@@ -72,6 +71,6 @@ def check_inputs(cfg: CfgNode, model: nn.Module, inputs: Tensor) -> None:
 
 
 def _stand_in(cfg: CfgNode, dim: int, benchmark: Benchmark) -> Subspace:
-    source = benchmark.source()  # None: the subspace came in a file, whose size is seen when it is read
-    d = dim if source is None else min(dim, len(per_class(source, cfg.SOURCE.PER_CLASS, cfg.RNG_SEED)))
+    # Without source data the subspace comes in a file, whose size is seen when it is read.
+    d = min(dim, benchmark.source_count(cfg.SOURCE.PER_CLASS)) if benchmark.has_source() else dim
     return Subspace(torch.eye(dim, d), torch.ones(d), torch.zeros(dim), d, cfg.CATTAN.CENTERING != "none")

@@ -34,8 +34,7 @@ _SHARED = (
 )  # fmt: skip
 # What neither the data nor the source model depends on: rows of a sweep that differ in these alone share both.
 _OF_ADAPTATION = (
-    "TEST.", "OPTIM.", "BN.", "MIXED_PRECISION", "SEEDS", "MODEL.EPISODIC", "MODEL.CLASSIFIER", "DATA.LIMIT",
-    "DATA.FRACTION",
+    "TEST.", "OPTIM.", "BN.", "MIXED_PRECISION", "SEEDS", "MODEL.EPISODIC", "MODEL.CLASSIFIER",
 )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def checkpoint_path(cfg: CfgNode, benchmark: Benchmark) -> Path:
 
 def describe_training(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
     """Return all that decides the weights of a trained source model."""
-    if benchmark.source() is None:
+    if not benchmark.has_source():
         raise UserError(f"MODEL.ARCH = {cfg.MODEL.ARCH!r} is trained on source data, and {benchmark.name} has none")
     architecture, init = find_architecture(cfg.MODEL.ARCH), cfg.SOURCE.INIT
     return {

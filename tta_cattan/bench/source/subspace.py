@@ -94,7 +94,7 @@ def check_source_basis(cfg: CfgNode, benchmark: Benchmark) -> None:
 
 def require_source_data(benchmark: Benchmark, path: Path) -> None:
     """Refuse to go on without source data, with the ways to do without it."""
-    if benchmark.source() is None:
+    if not benchmark.has_source():
         raise UserError(
             f"CATTAn needs a source subspace, and {path} does not exist. With the source training images, make it "
             "once: `tta-cattan fit-source --cfg FILE DATA.SOURCE_DIR <folder of class folders>`. Without them: "

@@ -43,11 +43,9 @@ class SourceStreams:
     @classmethod
     def of(cls, benchmark: Benchmark, recipe: Recipe, device: torch.device, workers: int) -> SourceStreams:
         """Split the source data of a benchmark by the recipe's seed."""
-        training, whole = benchmark.training_source(), benchmark.source()
-        if whole is None:
-            raise UserError(f"CORRUPTION.DATASET = {benchmark.name!r} has no source data: set DATA.SOURCE_DIR")
-        held_out = None
+        training, held_out = benchmark.training_source(), None
         if recipe.validation:
+            whole = benchmark.source()
             if len(whole) < 3:
                 raise UserError(
                     f"SOURCE.VALIDATION = {recipe.validation}: {len(whole)} source samples are too few to split"
