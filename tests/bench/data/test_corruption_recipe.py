@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tta_cattan.bench.data.corruptions.recipe import RECIPE_FILE
+from tta_cattan.bench.data.corruptions.make import RECIPE_FILE
 from tta_cattan.cli.main import main
 
 OPTIONS = {"--corruptions": "contrast", "--severities": "5", "--workers": "1", "--size": "32"}

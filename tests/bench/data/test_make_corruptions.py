@@ -10,7 +10,7 @@ from PIL import Image
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.data.corruptions import corrupt, corrupt_batch, image_rng
-from tta_cattan.bench.data.corruptions.recipe import RECIPE_FILE
+from tta_cattan.bench.data.corruptions.make import RECIPE_FILE
 from tta_cattan.bench.domain import Domain
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg

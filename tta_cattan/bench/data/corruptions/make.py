@@ -1,8 +1,12 @@
-"""Corrupting whole data sets: in parallel, resumable, each image the same whatever the order."""
+"""Corrupting whole data sets: in parallel, resumable, each image the same whatever the order.
+
+A folder of corrupted images holds the recipe that it was made by, so that two recipes never mix in it.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -17,15 +21,16 @@ from PIL import Image
 
 from tta_cattan.bench.data.arrays import read_npz
 from tta_cattan.bench.data.corruptions.apply import corrupt, corrupt_batch, image_rng
-from tta_cattan.bench.data.corruptions.frost_texture import load_textures
-from tta_cattan.bench.data.corruptions.recipe import keep_recipe
+from tta_cattan.bench.data.corruptions.functions import load_textures
 from tta_cattan.bench.data.corruptions.strengths import TableName
+from tta_cattan.util.disk import disk_errors
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import atomic_path, save_array
+from tta_cattan.util.files import atomic_path, evenly, identity_of_files, save_array, write_text
 from tta_cattan.util.progress import progress
 
 T = TypeVar("T")
 
+RECIPE_FILE = "corruptions.json"
 _EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 _JPEG_QUALITY = 85  # ImageNet-C's files are stored with it
 _ROWS_PER_SEVERITY = 10000  # CIFAR-C's files have this many rows per severity, and its loaders count on it
@@ -80,6 +85,56 @@ def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     return len(todo), len(task.corruptions) - len(todo)
 
 
+def keep_recipe(out: Path, asked: dict[str, Any], images: Sequence[Path], root: Path, there: Sequence[Path]) -> None:
+    """Note in ``out`` how its images are made; refuse a folder that was made otherwise or of other images.
+
+    ``asked`` is what decides the images, by the name of its option; ``images`` are the clean ones under ``root``, of
+    which 16 are remembered; ``there`` are files of the folder that would be kept.
+    """
+    path = out / RECIPE_FILE
+    if not path.is_file():
+        found = next((file for file in there if file.exists()), None)
+        if found is not None:
+            raise UserError(
+                f"{found} is there and {path} is not, so that nobody knows how it was made: choose another --out, or "
+                "remove it"
+            )
+        known: dict[str, Any] = {}
+    else:
+        known = _read_recipe(path)
+        _compare_recipe(out, known, asked, root)
+    sample = {file.relative_to(root).as_posix(): identity_of_files([file], root) for file in evenly(images, 16)}
+    recipe = {**known, **asked, "images": {**sample, **known.get("images", {})}}
+    if recipe != known:
+        write_text(path, json.dumps(recipe, indent=2, sort_keys=True) + "\n")
+
+
+def _read_recipe(path: Path) -> dict[str, Any]:
+    with disk_errors("read", path):
+        try:
+            recipe = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path} is damaged ({error}): choose another --out") from None
+    if not isinstance(recipe, dict) or not isinstance(recipe.get("images", {}), dict):
+        raise UserError(f"{path} is damaged (it is no recipe): choose another --out")
+    return recipe
+
+
+def _compare_recipe(out: Path, known: dict[str, Any], asked: dict[str, Any], root: Path) -> None:
+    for option, value in asked.items():
+        if known.get(option, value) != value:
+            raise UserError(
+                f"{out} was made with --{option} {known[option]}, and {value} is asked for: choose another --out, or "
+                "remove it"
+            )
+    for name, identity in known.get("images", {}).items():
+        # The name comes from a file: nothing outside the folder of the images is opened.
+        path = (root / name).resolve()
+        inside = path.is_relative_to(root.resolve()) and path.is_file()
+        if not inside or identity_of_files([root / name], root) != identity:
+            raise UserError(f"{out} was made of other images than {root} (see {name}): choose another --out")
+
+
 def _absent_severities(path: Path, x: np.ndarray, task: Task) -> list[int]:
     """Return the severities that the file of a corruption lacks: their rows are zero, or are of fewer images."""
     if not path.is_file():
@@ -123,7 +178,7 @@ def _corrupt_image_file(root: Path, out: Path, task: Task, path: Path) -> int:
     goals = {key: goal for key, goal in goals.items() if not goal.is_file()}
     if not goals:
         return 0
-    clean = _read(path, task.size)
+    clean = _read_image(path, task.size)
     for (corruption, severity), goal in goals.items():
         rng = image_rng(corruption, severity, name.as_posix(), task.seed)
         textures = _textures(task.frost) if corruption == "frost" else None
@@ -148,7 +203,7 @@ def _corrupt_array(x: np.ndarray, out: Path, task: Task, corruption: str) -> Non
     save_array(path, rows)
 
 
-def _read(path: Path, size: int) -> np.ndarray:
+def _read_image(path: Path, size: int) -> np.ndarray:
     """Return an image as uint8 RGB, resized and cropped as ImageNet-C was (the short side to 256/224 of ``size``)."""
     try:
         with Image.open(path) as file:
