@@ -118,7 +118,7 @@ def test_arrays_become_cifar_c(tmp_path, capsys):
 
     np.savez(tmp_path / "other.npz", x=np.zeros((7, 48, 48, 3), np.uint8), y=y)
     assert make(tmp_path / "other.npz", out) == 2
-    assert "choose another --out" in capsys.readouterr().err
+    assert "choose another output folder" in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line(clean, tmp_path, capsys):

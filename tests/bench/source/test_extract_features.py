@@ -187,7 +187,7 @@ def test_another_encoder_or_other_data_do_not_mix(whole, capsys, options, change
     before = contents(whole)
     assert main(command(whole, *options, **changes)) == 2
     told = capsys.readouterr().err.splitlines()[-1]
-    assert words in told and told.endswith("choose another --out, or remove that folder")
+    assert words in told and told.endswith("choose another output folder, or remove this one")
     assert contents(whole) == before
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from tta_cattan import __version__
 from tta_cattan.bench.data import Benchmark, Stream
-from tta_cattan.bench.data.feature_shards import MANIFEST, Manifest, shard_is_whole, write_shard
+from tta_cattan.bench.data.feature_shards import MANIFEST, Manifest, shard_is_complete, write_shard
 from tta_cattan.bench.data.image_files import ImageList
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.models.encoder import feature_dim
@@ -88,7 +88,7 @@ def extract_domain(
     else:
         manifest.write(folder)
     shards = list(enumerate(manifest.shards()))[workers.rank :: workers.count]
-    missing = [(position, rows) for position, rows in shards if not shard_is_whole(folder, position, len(rows))]
+    missing = [(position, rows) for position, rows in shards if not shard_is_complete(folder, position, len(rows))]
     started = time.perf_counter()
     for position, rows in progress(missing, len(missing), f"features of {domain.label}"):
         features, labels = encode(cfg, encoder, Subset(dataset, rows))

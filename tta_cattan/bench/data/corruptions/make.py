@@ -38,7 +38,7 @@ _ROWS_PER_SEVERITY = 10000  # CIFAR-C's files have this many rows per severity, 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be made of every image."""
+    """What to make of every image."""
 
     corruptions: Sequence[str]
     severities: Sequence[int]
@@ -49,7 +49,7 @@ class Task:
     workers: int = 0
 
     def recipe(self) -> dict[str, Any]:
-        """Return what decides the images, by the name of its option."""
+        """Return what determines the images."""
         recipe: dict[str, Any] = {"seed": self.seed, "strengths": self.strengths}
         if "frost" in self.corruptions:
             recipe["frost"] = "(a grown texture)" if self.frost is None else str(self.frost)
@@ -60,7 +60,7 @@ def corrupt_folder(images: Path, out: Path, task: Task) -> tuple[int, int]:
     """Write ``out/<corruption>/<severity>/<class>/<image>.JPEG`` for each ``<class>/<image>``; return (made, kept)."""
     files = sorted(path for path in images.glob("*/*") if path.suffix.lower() in _EXTENSIONS)
     if not files:
-        raise UserError(f"--images {images} holds no <class>/<image> files ({', '.join(_EXTENSIONS)})")
+        raise UserError(f"{images} holds no <class>/<image> files ({', '.join(_EXTENSIONS)})")
     ends = [file.relative_to(images).with_suffix(".JPEG") for file in (files[0], files[-1])]
     there = [out / c / str(s) / end for c in task.corruptions for s in task.severities for end in ends]
     keep_recipe(out, {**task.recipe(), "size": task.size}, files, images, there)
@@ -73,8 +73,8 @@ def corrupt_folder(images: Path, out: Path, task: Task) -> tuple[int, int]:
 def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     """Write ``out/<corruption>.npy`` (5 x 10,000 rows) and ``labels.npy`` for an ``.npz`` file; return (made, kept).
 
-    Note: CIFAR-C's layout has 10,000 rows per severity; with fewer images the rest, and severities that were not asked
-    for, stay zero. ``labels.npy`` has the true number of images, so that the padding is never taken for images.
+    Note: CIFAR-C's layout has 10,000 rows per severity; the rows of missing images and severities stay zero.
+    ``labels.npy`` has the true number of images, so that padding is never taken for images.
     """
     x, y = (array[:_ROWS_PER_SEVERITY] for array in read_npz(images, ("x", "y")))
     keep_recipe(out, task.recipe(), [images], images.parent, [out / f"{name}.npy" for name in task.corruptions])
@@ -86,18 +86,17 @@ def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
 
 
 def keep_recipe(out: Path, asked: dict[str, Any], images: Sequence[Path], root: Path, there: Sequence[Path]) -> None:
-    """Note in ``out`` how its images are made; refuse a folder that was made otherwise or of other images.
+    """Record in ``out`` how its images are made; refuse a folder made by another recipe or from other images.
 
-    ``asked`` is what decides the images, by the name of its option; ``images`` are the clean ones under ``root``, of
-    which 16 are remembered; ``there`` are files of the folder that would be kept.
+    ``asked`` is what determines the images; ``images`` are the clean ones under ``root``, of which 16 are recorded;
+    ``there`` are files in the folder that would be kept.
     """
     path = out / RECIPE_FILE
     if not path.is_file():
         found = next((file for file in there if file.exists()), None)
         if found is not None:
             raise UserError(
-                f"{found} is there and {path} is not, so that nobody knows how it was made: choose another --out, or "
-                "remove it"
+                f"{found} exists without {path}, which says how it was made: choose another output folder, or remove it"
             )
         known: dict[str, Any] = {}
     else:
@@ -114,9 +113,9 @@ def _read_recipe(path: Path) -> dict[str, Any]:
         try:
             recipe = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is damaged ({error}): choose another --out") from None
+            raise UserError(f"{path} is damaged ({error}): choose another output folder") from None
     if not isinstance(recipe, dict) or not isinstance(recipe.get("images", {}), dict):
-        raise UserError(f"{path} is damaged (it is no recipe): choose another --out")
+        raise UserError(f"{path} is damaged (not a recipe): choose another output folder")
     return recipe
 
 
@@ -124,19 +123,19 @@ def _compare_recipe(out: Path, known: dict[str, Any], asked: dict[str, Any], roo
     for option, value in asked.items():
         if known.get(option, value) != value:
             raise UserError(
-                f"{out} was made with --{option} {known[option]}, and {value} is asked for: choose another --out, or "
-                "remove it"
+                f"{out} was made with {option} {known[option]}, and this run has {value}: choose another output "
+                "folder, or remove it"
             )
     for name, identity in known.get("images", {}).items():
         # The name comes from a file: nothing outside the folder of the images is opened.
         path = (root / name).resolve()
         inside = path.is_relative_to(root.resolve()) and path.is_file()
         if not inside or identity_of_files([root / name], root) != identity:
-            raise UserError(f"{out} was made of other images than {root} (see {name}): choose another --out")
+            raise UserError(f"{out} was made from other images than {root} (see {name}): choose another output folder")
 
 
 def _absent_severities(path: Path, x: np.ndarray, task: Task) -> list[int]:
-    """Return the severities that the file of a corruption lacks: their rows are zero, or are of fewer images."""
+    """Return the severities missing from a corruption's file: their rows are zero, or made from fewer images."""
     if not path.is_file():
         return list(task.severities)
     rows = _open_rows(path, x)
@@ -145,14 +144,14 @@ def _absent_severities(path: Path, x: np.ndarray, task: Task) -> list[int]:
 
 
 def _open_rows(path: Path, x: np.ndarray) -> np.ndarray:
-    """Return the rows of an existing file without reading them; a file of other images is refused."""
+    """Memory-map the rows of an existing file; refuse one of other images."""
     wanted = (5 * _ROWS_PER_SEVERITY, *x.shape[1:])
     try:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is there and cannot be read ({error}): remove it or choose another --out") from error
+        raise UserError(f"{path} cannot be read ({error}): remove it or choose another output folder") from error
     if rows.shape != wanted:
-        raise UserError(f"{path} is there with the shape {rows.shape}, not {wanted}: choose another --out")
+        raise UserError(f"{path} exists with the shape {rows.shape}, not {wanted}: choose another output folder")
     return rows
 
 
@@ -183,7 +182,7 @@ def _corrupt_image_file(root: Path, out: Path, task: Task, path: Path) -> int:
         rng = image_rng(corruption, severity, name.as_posix(), task.seed)
         textures = _textures(task.frost) if corruption == "frost" else None
         corrupted = corrupt(clean, corruption, severity, rng=rng, strengths=task.strengths, frost_textures=textures)
-        content = io.BytesIO()  # Pillow's encoder itself does not tell a full disk from a fault of its own
+        content = io.BytesIO()  # Pillow's encoder does not report a full disk as such
         Image.fromarray(corrupted).save(content, format="JPEG", quality=_JPEG_QUALITY)
         with atomic_path(goal) as temporary:
             temporary.write_bytes(content.getbuffer())
