@@ -13,7 +13,7 @@ from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.results.published import published
 from tta_cattan.bench.run import cell
 from tta_cattan.bench.source import model as source_room
-from tta_cattan.bench.source.model import checkpoint_path
+from tta_cattan.bench.source.model import trained_path
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 
@@ -168,5 +168,5 @@ def test_the_comparison_says_how_to_train_what_is_missing(tmp_path, capsys):
     assert main(command) == 2
     assert "train it with `tta-cattan train-source --cfg FILE DATA.SOURCE 'Art'`" in capsys.readouterr().err
     cfg = load_cfg("cfgs/officehome/source.yaml", arguments(tmp_path, **{"DATA.SOURCE": "Real World"}))
-    path = checkpoint_path(cfg, BENCHMARK_REGISTRY.get("officehome")(cfg))
+    path = trained_path(cfg, BENCHMARK_REGISTRY.get("officehome")(cfg))
     assert path.parent == tmp_path / "ckpt" / "officehome" and path.name.startswith("Real_World-shot_small_resnet-")

@@ -1,4 +1,4 @@
-"""Fitting the source subspace: streamed, shared among processes, resumed after a kill."""
+"""Fitting the source subspace: streamed, distributed, resumable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SAVE_EVERY = 60.0  # seconds between two notes of how far the fit has come
+_SAVE_EVERY = 60.0  # seconds between two checkpoints
 
 
 def fit_source_subspace(
@@ -42,10 +42,10 @@ def fit_source_subspace(
     workers: Workers = ALONE,
     d: int | None = None,
 ) -> Subspace:
-    """Fit the subspace of the benchmark's source data; every process passes through here with its share of it.
+    """Fit the subspace of the benchmark's source data; every process calls this with its share of the work.
 
-    Note: ``path`` itself is not written; beside it lies a note per process from which a killed fit goes on, until
-    ``drop_note`` is called.
+    Note: ``path`` itself is not written. Beside it, each process keeps a checkpoint from which a killed fit resumes,
+    until ``remove_checkpoint`` is called.
     """
     data = per_class(benchmark.source(), cfg.SOURCE.PER_CLASS, cfg.RNG_SEED)
     device = resolve_device(cfg.DEVICE)
@@ -54,28 +54,28 @@ def fit_source_subspace(
     dim = loaded.model.get_submodule(classifier).in_features
     if d is not None and not 1 <= d <= min(dim, len(data)):
         raise UserError(
-            f"--d {d}: {len(data)} images of {dim} features determine 1 to {min(dim, len(data))} directions"
+            f"--d {d}: {len(data)} samples of {dim} features determine 1 to {min(dim, len(data))} directions"
         )
     provenance = {**describe_fit(cfg, loaded, benchmark, len(data)), "classifier": classifier}
-    note = _note(path, workers)
-    # A note counts batches: it is of this fit only where the batches are the same.
+    checkpoint = _checkpoint(path, workers)
+    # A checkpoint counts batches: it is of this fit only where the batches are the same.
     identity = {**provenance, "batch": cfg.TEST.BATCH_SIZE, "seed": cfg.RNG_SEED, "from": cfg.DATA.SOURCE_DIR}
-    moments, done = _resume(note, identity, loaded, classifier, device)
+    moments, done = _resume(checkpoint, identity, loaded, classifier, device)
     mine = range(workers.rank, len(stream), workers.count)
     if done:
-        logger.info("going on after %d of %d batches (%s)", done, len(mine), note)
-    moments = _absorb(moments, loaded, classifier, stream, mine, done, note, identity)
+        logger.info("resuming after %d of %d batches (%s)", done, len(mine), checkpoint)
+    moments = _absorb(moments, loaded, classifier, stream, mine, done, checkpoint, identity)
     whole = reduce_moments(moments, workers)
     return subspace_of_moments(whole, d, cfg.CATTAN.CENTERING != "none", provenance)
 
 
-def drop_note(path: Path, workers: Workers = ALONE) -> None:
-    """Forget how far a fit had come, once its result is on the disk."""
-    _note(path, workers).unlink(missing_ok=True)
+def remove_checkpoint(path: Path, workers: Workers = ALONE) -> None:
+    """Delete the checkpoint of a fit, once its result is on the disk."""
+    _checkpoint(path, workers).unlink(missing_ok=True)
 
 
-def _note(path: Path, workers: Workers) -> Path:
-    return path.with_name(f".{path.name}.{workers.rank}-of-{workers.count}.partial")
+def _checkpoint(path: Path, workers: Workers) -> Path:
+    return path.with_name(f".{path.name}.{workers.rank}-of-{workers.count}.checkpoint")
 
 
 def describe_fit(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark, n: int) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _absorb(
     stream: Stream,
     mine: range,
     done: int,
-    note: Path,
+    checkpoint: Path,
     identity: dict[str, Any],
 ) -> FeatureMoments:
     """Add the features of this process's remaining batches to the sums."""
@@ -111,14 +111,14 @@ def _absorb(
     ):
         moments.update(rows.float())
         if time.monotonic() - saved > _SAVE_EVERY:
-            _save(note, moments, position, identity)
+            _save(checkpoint, moments, position, identity)
             saved = time.monotonic()
     return moments
 
 
-def _save(note: Path, moments: FeatureMoments, done: int, identity: dict[str, Any]) -> None:
-    # Nothing is folded in for the note: when it is written depends on the clock, and the sums must not.
-    with atomic_path(note) as temporary:
+def _save(checkpoint: Path, moments: FeatureMoments, done: int, identity: dict[str, Any]) -> None:
+    # Nothing is folded in beforehand: when this is called depends on the clock, and the sums must not.
+    with atomic_path(checkpoint) as temporary:
         save_file(
             {"mean": moments.mean.cpu(), "scatter": moments.scatter.cpu(), "waiting": moments.waiting().cpu()},
             temporary,
@@ -127,16 +127,16 @@ def _save(note: Path, moments: FeatureMoments, done: int, identity: dict[str, An
 
 
 def _resume(
-    note: Path, identity: dict[str, Any], loaded: LoadedModel, classifier: str, device: torch.device
+    checkpoint: Path, identity: dict[str, Any], loaded: LoadedModel, classifier: str, device: torch.device
 ) -> tuple[FeatureMoments, int]:
-    """Return the sums so far and the number of batches in them; from nothing where the note is of another fit."""
+    """Return the sums so far and the number of batches in them; none where the checkpoint is of another fit."""
     from safetensors import SafetensorError, safe_open
 
     moments = FeatureMoments(loaded.model.get_submodule(classifier).in_features, device)
-    if not note.is_file():
+    if not checkpoint.is_file():
         return moments, 0
     try:
-        with safe_open(note, framework="pt") as file:
+        with safe_open(checkpoint, framework="pt") as file:
             header = file.metadata()
             if header.get("of") != json.dumps(identity, sort_keys=True):
                 return moments, 0

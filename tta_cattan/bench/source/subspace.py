@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tta_cattan.alignment import Subspace
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.models.zoo import LoadedModel
-from tta_cattan.bench.source.fitting import drop_note, fit_source_subspace
+from tta_cattan.bench.source.fitting import fit_source_subspace, remove_checkpoint
 from tta_cattan.config import get_defaults
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_text
@@ -40,7 +40,7 @@ def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Su
     require_source_data(benchmark, path)
     subspace = fit_source_subspace(cfg, loaded, benchmark, path)
     subspace.save(path)
-    drop_note(path)
+    remove_checkpoint(path)
     logger.info("source subspace: %d directions of %d samples (kept in %s)", subspace.d, subspace.count, path)
     return subspace
 
