@@ -187,7 +187,7 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "an unknown model of torchvision": (run(MODEL__ARCH="torchvision/resnet81"), ["torchvision has no model"]),
     "a model without weights": (run(MODEL__ARCH="cifar_resnet20"), ["'cifar_resnet20' comes without weights", "CKPT"]),
     "weights of other classes": (
-        run(MODEL__ARCH="torchvision/resnet18"), ["its pretrained weights are of 1000 classes", "MODEL.CKPT_PATH"],
+        run(MODEL__ARCH="torchvision/resnet18"), ["its pretrained weights have 1000 classes", "MODEL.CKPT_PATH"],
     ),
     "a classifier that is none": (run(MODEL__CLASSIFIER="head"), ["MODEL.CLASSIFIER = 'head'", "linear layers: fc"]),
     "too many directions": (run(CATTAN__D=65), ["CATTAN.D = 65", "64 directions"]),

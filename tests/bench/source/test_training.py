@@ -188,7 +188,7 @@ def test_mixed_precision_trains_another_model_of_float32_weights(tmp_path):
 
 def test_what_cannot_be_trained_is_said(tmp_path):
     cfg, benchmark = settings(tmp_path, **{"SOURCE.INIT": ""})
-    with pytest.raises(UserError, match=r"SOURCE\.INIT is empty: say where the first weights come from"):
+    with pytest.raises(UserError, match=r"SOURCE\.INIT is empty: name the initial weights"):
         train_source(cfg, benchmark)
     cfg, benchmark = settings(tmp_path, **{"SOURCE.INIT": "pretrained"})
     with pytest.raises(UserError, match="small_resnet has no published weights"):

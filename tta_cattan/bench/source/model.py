@@ -13,9 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from tta_cattan.bench.data.benchmark import Benchmark
-from tta_cattan.bench.models.architectures import Architecture, find_architecture
 from tta_cattan.bench.models.checkpoints import load_weights
-from tta_cattan.bench.models.zoo import LoadedModel, load_model, resolve_device
+from tta_cattan.bench.models.zoo import Architecture, LoadedModel, find_architecture, load_model, resolve_device
 from tta_cattan.bench.source.training import Recipe, SourceStreams, train_classifier
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path, sha256_file, sha256_text
