@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tta_cattan.bench.data.clouds.files import PARTS
-from tta_cattan.bench.data.clouds.geometry import to_unit_sphere
-from tta_cattan.bench.data.clouds.pointda10 import CLASSES, FOLDER
-from tta_cattan.bench.data.clouds.shapes import SHAPES, sample_shape
-from tta_cattan.bench.data.clouds.shifts import scan
+from tta_cattan.bench.data.clouds.benchmark import to_unit_sphere
+from tta_cattan.bench.data.clouds.pointda10 import CLASSES, FOLDER, PARTS
+from tta_cattan.bench.data.clouds.shapes_c import SHAPES, sample_shape, scan
 
 
 def write_folders(root: Path, domain: str, per_class: int = 2, n: int = 96) -> Path:

@@ -92,7 +92,7 @@ def main_in_process(arguments: list[str], output: str) -> None:
 
 
 def fit_slowly(arguments: list[str], output: str) -> None:
-    """Run ``fit-source`` with a note after every batch, and slowly enough to be killed in between."""
+    """Run ``fit-source`` with a checkpoint after every batch, and slowly enough to be killed in between."""
     from tta_cattan.bench.source import fitting
 
     fitting._SAVE_EVERY, fitting._save = -1.0, _and_wait(fitting._save)
@@ -100,7 +100,7 @@ def fit_slowly(arguments: list[str], output: str) -> None:
 
 
 def train_slowly(arguments: list[str], output: str) -> None:
-    """Run a command that trains, with a note after every update, and slowly enough to be killed in between."""
+    """Run a command that trains, with a checkpoint after every update, and slowly enough to be killed in between."""
     from tta_cattan.bench.source import training
 
     training._SAVE_EVERY, training._Training.save = -1.0, _and_wait(training._Training.save)

@@ -186,7 +186,7 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "an unknown model of torchvision": (run(MODEL__ARCH="torchvision/resnet81"), ["torchvision has no model"]),
     "a model without weights": (run(MODEL__ARCH="cifar_resnet20"), ["'cifar_resnet20' comes without weights", "CKPT"]),
     "weights of other classes": (
-        run(MODEL__ARCH="torchvision/resnet18"), ["its pretrained weights are of 1000 classes", "MODEL.CKPT_PATH"],
+        run(MODEL__ARCH="torchvision/resnet18"), ["its pretrained weights have 1000 classes", "MODEL.CKPT_PATH"],
     ),
     "a classifier that is none": (run(MODEL__CLASSIFIER="head"), ["MODEL.CLASSIFIER = 'head'", "linear layers: fc"]),
     "too many directions": (run(CATTAN__D=65), ["CATTAN.D = 65", "64 directions"]),
@@ -224,7 +224,8 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "a subspace of less than nothing": (basis(lambda p: bad.with_header(p, count="-5")), ["is damaged", "-5"]),
     "a subspace with a torn origin": (basis(lambda p: bad.with_header(p, provenance="{")), ["is damaged"]),
     "a subspace of another model": (
-        basis(lambda p: bad.subspace(p, provenance={"weights_sha256": "0" * 64})), ["was made for the model", "fit-source"],
+        basis(lambda p: bad.subspace(p, provenance={"weights_sha256": "0" * 64})),
+        ["was made for the model", "fit-source"],
     ),
     "a subspace of other features": (
         basis(lambda p: bad.subspace(p, dim=32)), ["32 features", "takes 64", "fit-source"],

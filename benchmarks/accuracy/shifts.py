@@ -12,7 +12,7 @@ from tta_cattan.bench.data.arrays import first, load_npz, read_npz
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
 from tta_cattan.bench.data.corruptions.make import Task, corrupt_array_file, corrupt_folder
-from tta_cattan.bench.data.digits_da import DigitsDA
+from tta_cattan.bench.data.domain_arrays import DigitsDA
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.files import atomic_path
 
@@ -47,8 +47,11 @@ class CleanImages(Benchmark):
     def domains(self) -> list[Domain]:
         return [Domain("clean")]
 
-    def target(self, domain: Domain) -> TensorDataset:
+    def target(self, domain: Domain, seed: int = 0) -> TensorDataset:
         return first(load_npz(Path(self.cfg.DATA_DIR) / "clean.npz"), self.cfg.CORRUPTION.NUM_EX)
+
+    def has_source(self) -> bool:
+        return bool(self.cfg.DATA.SOURCE_DIR)
 
     def source(self) -> TensorDataset:
         return load_npz(self.cfg.DATA.SOURCE_DIR)

@@ -146,7 +146,7 @@ def commands(scratch: Path) -> dict[str, Command]:
 
 
 def work(arguments: list[str], output: str) -> None:
-    """Run a command line in this process, its output in a file; notes of a fit are taken often."""
+    """Run a command line in this process, its output in a file; a fit saves checkpoints often."""
     handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)

@@ -50,7 +50,7 @@ class InMemory(Benchmark):
     def check(self) -> None:
         """Nothing can be missing."""
 
-    def target(self, domain: Domain) -> Dataset:
+    def target(self, domain: Domain, seed: int = 0) -> Dataset:
         return self.data
 
     def describe(self) -> dict[str, object]:

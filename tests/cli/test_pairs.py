@@ -13,7 +13,7 @@ from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.results.published import published
 from tta_cattan.bench.run import cell
 from tta_cattan.bench.source import model as source_room
-from tta_cattan.bench.source.model import checkpoint_path
+from tta_cattan.bench.source.model import trained_path
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 
@@ -122,7 +122,7 @@ def write_digits(folder) -> None:
 
 def test_digits_go_both_ways_on_a_part_of_the_target(tmp_path, capsys):
     write_digits(tmp_path)
-    changes = {"MODEL.ARCH": "small_cnn", "DATA.LIMIT": 20, "SEEDS": "0,1"}
+    changes = {"MODEL.ARCH": "small_cnn", "CORRUPTION.NUM_EX": 20, "SEEDS": "0,1"}
     assert main(arguments(tmp_path, *pairs("mnist_usps", "source,tent"), **changes)) == 0
     table = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert table[0] == ["method", "M>U", "U>M", "avg", "ECE"] and [row[0] for row in table[1:3]] == ["source", "tent"]
@@ -168,5 +168,5 @@ def test_the_comparison_says_how_to_train_what_is_missing(tmp_path, capsys):
     assert main(command) == 2
     assert "train it with `tta-cattan train-source --cfg FILE DATA.SOURCE 'Art'`" in capsys.readouterr().err
     cfg = load_cfg("cfgs/officehome/base.yaml", arguments(tmp_path, **{"DATA.SOURCE": "Real World"}))
-    path = checkpoint_path(cfg, BENCHMARK_REGISTRY.get("officehome")(cfg))
+    path = trained_path(cfg, BENCHMARK_REGISTRY.get("officehome")(cfg))
     assert path.parent == tmp_path / "ckpt" / "officehome" and path.name.startswith("Real_World-shot_small_resnet-")

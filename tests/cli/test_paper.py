@@ -103,8 +103,8 @@ def test_mistakes_are_one_line(capsys, arguments, said):
 
 
 def on_features(data, save, *arguments: str, **changes: object) -> int:
-    values = {"SOURCE.EPOCHS": 1, "TEST.EPOCHS": 1, "SEEDS": 0, "CKPT_DIR": save, "SAVE_DIR": save, "DATA.LIMIT": 64}
-    values |= {"DATA_DIR": data("office_caltech10"), "DATA.TARGET": "dslr", **changes}
+    values = {"SOURCE.EPOCHS": 1, "TEST.EPOCHS": 1, "SEEDS": 0, "CKPT_DIR": save, "SAVE_DIR": save}
+    values |= {"CORRUPTION.NUM_EX": 64, "DATA_DIR": data("office_caltech10"), "DATA.TARGET": "dslr", **changes}
     pairs = [str(part) for pair in values.items() for part in pair]
     return main(["paper", *arguments, "--cfg", "cfgs/office_caltech10/cattan.yaml", *pairs])
 

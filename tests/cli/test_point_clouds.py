@@ -13,13 +13,11 @@ from torch.utils.data import TensorDataset
 
 from tta_cattan.alignment import fit_subspace
 from tta_cattan.bench.data import Stream
-from tta_cattan.bench.data.clouds.geometry import jitter, to_batch, to_unit_sphere, turn_about_z
-from tta_cattan.bench.data.clouds.shapes import sample_shape
-from tta_cattan.bench.data.clouds.shifts import scan
+from tta_cattan.bench.data.clouds.benchmark import jitter, to_batch, to_unit_sphere, turn_about_z
+from tta_cattan.bench.data.clouds.shapes_c import sample_shape, scan
 from tta_cattan.bench.models.pointnet import PointNet
 from tta_cattan.bench.protocols import run_offline
-from tta_cattan.bench.source.recipe import Recipe
-from tta_cattan.bench.source.training import SourceStreams, train_classifier
+from tta_cattan.bench.source.training import Recipe, SourceStreams, train_classifier
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.methods import ADAPTATION_REGISTRY
@@ -89,7 +87,7 @@ def test_shapes_are_learnt_and_cattan_wins_back_some_of_what_a_shift_takes(tmp_p
     net = PointNet(len(names))
     streams = SourceStreams(Stream(source, 10, 0, torch.device("cpu")), None, lambda x: jitter(turn_about_z(x)))
     recipe = Recipe.of(load_cfg(None, ["SOURCE.EPOCHS", 40, "SOURCE.LR", 0.02]))
-    train_classifier(net, streams, recipe, tmp_path / "note", {})
+    train_classifier(net, streams, recipe, tmp_path / "checkpoint", {})
     net.requires_grad_(False)
     with torch.no_grad():
         assert (net(source.tensors[0]).argmax(1) == source.tensors[1]).float().mean() > 0.9

@@ -36,7 +36,7 @@ RANGES = [
     *((key, [0.0, 1e9], [BELOW], "must be >= 0") for key in AT_LEAST_ZERO),
     *(
         (key, [0], [-1], "must be >= 0")
-        for key in ("CATTAN.D", "CATTAN_PLUS.D", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS", "DATA.LIMIT")
+        for key in ("CATTAN.D", "CATTAN_PLUS.D", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS")
     ),
     *(
         (key, [1, 10**6], [0, -1], "must be >= 1")
@@ -72,7 +72,6 @@ RANGES = [
     ("OPTIM.BETA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
     ("SOURCE.LABEL_SMOOTHING", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
     ("SOURCE.VALIDATION", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
-    ("DATA.FRACTION", [1e-9, 1.0], [0.0, 1.001], "must be in (0, 1]"),
     ("IP.KAPPA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
     ("CATTAN_PLUS.KAPPA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
     ("CATTAN_PLUS.DECAY", [1e-9, 1.0], [0.0, 1.001], "must be in (0, 1]"),
@@ -150,11 +149,6 @@ def test_every_check_is_of_a_declared_key_and_tested_here():
     # What CATTAn+ inherits is the same declaration.
     inherited = {place for place in checks if checks.get(place.replace("CATTAN_PLUS.", "CATTAN.")) == checks[place]}
     assert tested <= set(checks) <= tested | {place for place in inherited if place.startswith("CATTAN_PLUS.")}
-
-
-def test_a_limit_and_a_fraction_exclude_each_other():
-    with pytest.raises(UserError, match=r"DATA\.LIMIT = 5 and DATA\.FRACTION = 0\.5: give one of them"):
-        load_cfg(None, ["DATA.LIMIT", 5, "DATA.FRACTION", 0.5])
 
 
 def test_a_choice_that_is_nearly_right_suggests_the_right_one():

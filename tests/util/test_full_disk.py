@@ -118,7 +118,7 @@ COMMANDS = {  # with the size that its first large file does not get
     "make-corruptions of arrays": (corrupted_array, 4000),
     "fit-source": (fitted, 4000),
     "train-source": (trained, 20_000),
-    "train-source at its note": (trained, 20_000),
+    "train-source at its checkpoint": (trained, 20_000),
     "extract-features": (extracted, 8000),
 }
 
@@ -130,7 +130,7 @@ def test_a_command_ends_in_one_line_and_goes_on_later(tmp_path, name, capsys, mo
         pytest.importorskip("timm")
     make, size = COMMANDS[name]
     arguments = make(tmp_path)
-    if name == "train-source at its note":
+    if name == "train-source at its checkpoint":
         monkeypatch.setattr(training, "_SAVE_EVERY", -1.0)
     if name == "fit-source":
         assert main(["train-source", "--cfg", CFG, *overrides()]) == 0

@@ -96,8 +96,8 @@ def _launcher(args: argparse.Namespace) -> Launcher:
 def _list() -> int:
     """Print the names that a config may use."""
     from tta_cattan.bench.data import BENCHMARK_REGISTRY
-    from tta_cattan.bench.models.architectures import ARCHITECTURES
     from tta_cattan.bench.models.robustbench_zoo import robustbench_names
+    from tta_cattan.bench.models.zoo import ARCHITECTURES
     from tta_cattan.methods import ADAPTATION_REGISTRY
 
     for title, registry in (

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.bench.data import benchmark_of
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.bench.source.distributed import join_workers
-    from tta_cattan.bench.source.fitting import drop_note, fit_source_subspace
+    from tta_cattan.bench.source.fitting import fit_source_subspace, remove_checkpoint
     from tta_cattan.bench.source.model import source_model
     from tta_cattan.bench.source.subspace import default_path, require_source_data
     from tta_cattan.config import find_config, load_cfg
@@ -57,5 +57,5 @@ def main(argv: Sequence[str]) -> int:
             subspace = subspace.without_mean() if args.no_mean else subspace
             subspace.save(path, torch.float16 if args.half else torch.float32)
             print(f"wrote {path}: {subspace.d} directions of {subspace.dim}, from {subspace.count} images")
-        drop_note(path, workers)
+        remove_checkpoint(path, workers)
     return 0

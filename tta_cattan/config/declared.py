@@ -67,7 +67,13 @@ SHARED: dict[str, Key] = {
         "data",
         {
             "CORRUPTION.DATASET": ("cifar10", "benchmark, by its registered name", NOT_EMPTY, "TENT"),
-            "CORRUPTION.NUM_EX": (10000, "examples per corruption; -1 = all", _or_all(1), "TENT; -1 is ours"),
+            "CORRUPTION.NUM_EX": (
+                10000,
+                "samples per domain; -1 = all: the first ones where the data has an order of its own (CIFAR-C, "
+                "ImageNet-C), else equally many per class, drawn by the seed",
+                _or_all(1),
+                "TENT; -1 and the draw are ours",
+            ),
         },
     ),
     **_by_role(
@@ -106,8 +112,6 @@ SHARED: dict[str, Key] = {
                 "set's own order, which is TENT's",
                 one_of("seeded", "file"),
             ),
-            "DATA.LIMIT": (0, "target samples used, equally many per class, by seed; 0 = all", at_least(0)),
-            "DATA.FRACTION": (1.0, "share of every class of the target that is used, by seed", within(0, 1, "(]")),
             "RECOVERY.K": (3, "hypotheses that are adapted, protocol 'recovery'", at_least(2), "paper"),
             "RECOVERY.FRACTION": (
                 2 / 3, "least confident target samples that the next hypothesis begins with", within(0, 1, "(]"),
@@ -306,10 +310,6 @@ def check_cfg(cfg: Mapping[str, Any]) -> None:
         raise UserError(
             "MODEL.EPISODIC = True: the offline protocol learns over epochs, and an episodic method forgets after "
             "every batch; set TEST.PROTOCOL online or MODEL.EPISODIC False"
-        )
-    if values.get("DATA.LIMIT") and values.get("DATA.FRACTION", 1.0) < 1:
-        raise UserError(
-            f"DATA.LIMIT = {values['DATA.LIMIT']} and DATA.FRACTION = {values['DATA.FRACTION']}: give one of them"
         )
 
 

@@ -106,7 +106,9 @@ def test_clean_images_missing_or_damaged(tmp_path):
     subject = benchmark("cifar10_clean", tmp_path)
     with pytest.raises(UserError, match=r"cifar-10-batches-py is missing.*CIFAR10\(DATA_DIR, download=True\)"):
         subject.check()
-    assert subject.source() is None
+    assert not subject.has_source()
+    with pytest.raises(UserError, match="has no source data"):
+        subject.source()
     write_clean(tmp_path / "cifar-10-batches-py", 3)
     with pytest.raises(UserError, match=r"cifar-10-batches-py.*is damaged"):
         subject.target(Domain("clean"))
@@ -118,7 +120,7 @@ def test_source_images_from_an_npz_file(tmp_path):
     images, labels = benchmark("cifar10_c", tmp_path, **{"DATA.SOURCE_DIR": tmp_path / "mine.npz"}).source().tensors
     assert torch.equal((images * 255).round().byte(), torch.from_numpy(x).permute(0, 3, 1, 2))
     assert labels.tolist() == list(range(6)) and labels.dtype == torch.int64
-    assert benchmark("cifar10_c", tmp_path).source() is None
+    assert not benchmark("cifar10_c", tmp_path).has_source()
     bad = {"a": {"x": x}, "b": {"x": x.astype(float), "y": np.arange(6)}, "c": {"x": x, "y": np.arange(5)}}
     for name, arrays in bad.items():
         np.savez(tmp_path / f"{name}.npz", **arrays)
@@ -127,3 +129,13 @@ def test_source_images_from_an_npz_file(tmp_path):
     (tmp_path / "d.npz").write_text("<html>")
     with pytest.raises(UserError, match=r"d\.npz is not an .npz file"):
         benchmark("cifar10_c", tmp_path, **{"DATA.SOURCE_DIR": tmp_path / "d.npz"}).source()
+
+
+def test_the_source_is_counted_by_its_labels_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("tta_cattan.bench.data.cifar_c.load_npz", lambda path: pytest.fail(f"{path} is decoded"))
+    np.savez(tmp_path / "mine.npz", x=np.zeros((7, 32, 32, 3), np.uint8), y=[0, 0, 0, 1, 1, 2, 2])
+    subject = benchmark("cifar10_c", tmp_path, **{"DATA.SOURCE_DIR": tmp_path / "mine.npz"})
+    assert subject.has_source() and (subject.source_count(), subject.source_count(per_class=2)) == (7, 6)
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    files = benchmark("cifar10_c", tmp_path)
+    assert files.has_source() and (files.source_count(), files.source_count(per_class=3)) == (50000, 30)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tta_cattan.bench.data.clouds.geometry import (
+from tta_cattan.bench.data.clouds.benchmark import (
     JITTER,
     MOST_JITTER,
     jitter,
@@ -16,8 +16,17 @@ from tta_cattan.bench.data.clouds.geometry import (
     turn_about_z,
     y_up_to_z_up,
 )
-from tta_cattan.bench.data.clouds.shapes import SHAPES, Shape, sample_shape, sample_surface, surface
-from tta_cattan.bench.data.clouds.shifts import SHIFTS, add_noise, drop_side, tilt
+from tta_cattan.bench.data.clouds.shapes_c import (
+    SHAPES,
+    SHIFTS,
+    Shape,
+    add_noise,
+    drop_side,
+    sample_shape,
+    sample_surface,
+    surface,
+    tilt,
+)
 
 
 @pytest.fixture

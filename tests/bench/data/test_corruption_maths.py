@@ -15,12 +15,9 @@ from scipy import ndimage
 
 from tta_cattan.bench.data.corruptions import SEVERITIES, corrupt, corrupt_batch, image_rng, load_textures
 from tta_cattan.bench.data.corruptions.apply import CORRUPTIONS
-from tta_cattan.bench.data.corruptions.edges import canny, equalise
-from tta_cattan.bench.data.corruptions.filters import disk_kernel, streak, zoom_centre
-from tta_cattan.bench.data.corruptions.frost_texture import grow_texture
-from tta_cattan.bench.data.corruptions.spatter import _water_shading
+from tta_cattan.bench.data.corruptions.filters import canny, disk_kernel, equalise, streak, zoom_centre
+from tta_cattan.bench.data.corruptions.functions import _water_shading, grow_texture, plasma_fractal
 from tta_cattan.bench.data.corruptions.strengths import STRENGTHS
-from tta_cattan.bench.data.corruptions.weather import plasma_fractal
 
 TABLES = ("cifar", "imagenet")
 BLURS = ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur")

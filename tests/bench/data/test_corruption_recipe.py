@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tta_cattan.bench.data.corruptions.recipe import RECIPE_FILE
+from tta_cattan.bench.data.corruptions.make import RECIPE_FILE
 from tta_cattan.cli.main import main
 
 OPTIONS = {"--corruptions": "contrast", "--severities": "5", "--workers": "1", "--size": "32"}
@@ -46,9 +46,9 @@ def state(folder) -> dict[str, tuple[bytes, int]]:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"seed": "1"}, "was made with --seed 0, and 1 is asked for: choose another --out"),
-        ({"strengths": "cifar"}, "was made with --strengths imagenet, and cifar is asked for"),
-        ({"size": "48"}, "was made with --size 32, and 48 is asked for"),
+        ({"seed": "1"}, "was made with seed 0, and this run has 1: choose another output folder"),
+        ({"strengths": "cifar"}, "was made with strengths imagenet, and this run has cifar"),
+        ({"size": "48"}, "was made with size 32, and this run has 48"),
     ],
 )
 def test_another_recipe_is_refused_and_nothing_is_touched(images, tmp_path, capsys, changes, words):
@@ -65,7 +65,7 @@ def test_other_corruptions_are_added_to_the_same_recipe(images, tmp_path, capsys
     assert make(images, tmp_path / "out") == 0
     (tmp_path / "textures").mkdir()
     assert make(images, tmp_path / "out", corruptions="frost", frost=str(tmp_path / "textures")) == 2
-    assert "was made with --frost (a grown texture)" in capsys.readouterr().err
+    assert "was made with frost (a grown texture)" in capsys.readouterr().err
 
 
 def test_other_images_are_refused_and_more_of_the_same_are_not(tmp_path, capsys):
@@ -77,15 +77,15 @@ def test_other_images_are_refused_and_more_of_the_same_are_not(tmp_path, capsys)
     for seed, names in ((5, ("n1/a.png", "n2/b.png")), (0, ("n1/x.png",))):
         other = write_images(tmp_path / f"other{seed}", names, seed)
         assert make(other, tmp_path / "out") == 2
-        assert "was made of other images than" in capsys.readouterr().err
+        assert "was made from other images than" in capsys.readouterr().err
 
 
 def test_other_arrays_or_another_seed_are_refused(tmp_path, capsys):
     assert make(write_arrays(tmp_path / "x.npz"), tmp_path / "out") == 0
     assert make(tmp_path / "x.npz", tmp_path / "out", seed="1") == 2
-    assert "was made with --seed 0, and 1 is asked for" in capsys.readouterr().err
+    assert "was made with seed 0, and this run has 1" in capsys.readouterr().err
     assert make(write_arrays(tmp_path / "x.npz", seed=1), tmp_path / "out") == 2
-    assert "was made of other images" in capsys.readouterr().err
+    assert "was made from other images" in capsys.readouterr().err
 
 
 def test_a_folder_that_came_without_its_recipe_is_refused(images, tmp_path, capsys):
@@ -97,7 +97,7 @@ def test_a_folder_that_came_without_its_recipe_is_refused(images, tmp_path, caps
         assert "is damaged" in capsys.readouterr().err
     recipe.unlink()
     assert make(images, tmp_path / "out") == 2
-    assert "nobody knows how it was made" in capsys.readouterr().err
+    assert "which says how it was made" in capsys.readouterr().err
 
 
 def test_names_in_a_recipe_open_nothing_outside_the_images(tmp_path, capsys):
@@ -109,4 +109,4 @@ def test_names_in_a_recipe_open_nothing_outside_the_images(tmp_path, capsys):
         known = json.loads(recipe.read_text())
         recipe.write_text(json.dumps({**known, "images": {name: "0" * 12}}))
         assert make(images, tmp_path / "out") == 2
-        assert "was made of other images" in capsys.readouterr().err
+        assert "was made from other images" in capsys.readouterr().err

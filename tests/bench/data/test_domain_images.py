@@ -11,7 +11,7 @@ import torch
 from image_trees import CLASSES, DOMAINS, break_image, write_tree
 from PIL import Image
 
-from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream, image_lists
+from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream, image_files
 from tta_cattan.bench.domain import Domain
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
@@ -52,6 +52,22 @@ def test_the_public_layouts_are_read_with_sorted_classes(tmp_path, name):
     after = [found.identity(domain) for domain in found.domains()]
     assert before[0] != after[0] and before[1:] == after[1:], "a result is of its very files"
     assert f"{source} has 6 images here and {found.sizes[source]:,} in the data set" == found.differs_from_published()
+
+
+def test_the_source_is_counted_without_decoding_an_image(tmp_path, monkeypatch):
+    write_tree(tmp_path, "officehome", n=3)
+    monkeypatch.setattr(image_files.Image, "open", lambda path: pytest.fail(f"{path} is decoded"))
+    found = benchmark(tmp_path)
+    assert found.has_source() and (found.source_count(), found.source_count(per_class=2)) == (9, 6)
+
+
+def test_a_part_of_a_target_has_every_class_and_is_drawn_by_the_seed(tmp_path):
+    write_tree(tmp_path, "officehome", n=4)
+    found = benchmark(tmp_path)
+    found.cfg.defrost()
+    found.cfg.CORRUPTION.NUM_EX = 6
+    parts = [found.target(Domain("Clipart"), seed).samples for seed in (0, 0, 1)]
+    assert [label for _, label in parts[0]] == [0, 0, 1, 1, 2, 2] and parts[0] == parts[1] != parts[2]
 
 
 def test_images_are_stretched_and_cropped_as_shot_does(tmp_path):
@@ -189,7 +205,7 @@ def test_domainnets_lists_part_source_from_target(tmp_path):
         ("Art/bike/0000.png -1\n", "is not a path and a label"),
         ("Art/bike/0000.png 0\n\nArt/bike/9.png 0\n", r"line 3: there is no image Art/bike/9\.png"),
         ("Art/bike/0000.png 0\nArt/mug/0000.png 2\n", "no image has the label 1, and the labels go up to 2"),
-        ("Art/bike/0000.png 0\nArt/mug/0000.png 0\n", "the label 0 is of images in 'bike' and in 'mug'"),
+        ("Art/bike/0000.png 0\nArt/mug/0000.png 0\n", "the label 0 has images in 'bike' and in 'mug'"),
         ("\n", "is empty: a list has a path and a label per line"),
     ],
 )
@@ -205,6 +221,6 @@ def test_a_huge_or_binary_list_is_refused_before_it_is_read(tmp_path, monkeypatc
     (tmp_path / "Art_list.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="is not text"):
         benchmark(tmp_path, LISTS=tmp_path).check()
-    monkeypatch.setattr(image_lists, "_MOST_BYTES", 2)
+    monkeypatch.setattr(image_files, "_MOST_BYTES", 2)
     with pytest.raises(UserError, match="has 3 bytes, and a list of images has 2 at most"):
         benchmark(tmp_path, LISTS=tmp_path).check()

@@ -11,7 +11,7 @@ import torch
 from feature_folders import manifest, write_domain
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
-from tta_cattan.bench.data.feature_shards import FeatureFolder, Manifest, open_features, shard_is_whole
+from tta_cattan.bench.data.feature_shards import FeatureFolder, Manifest, open_features, shard_is_complete
 from tta_cattan.bench.data.sampling import per_class
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
@@ -91,18 +91,18 @@ def change_a_bit(folder):
     path.write_bytes(content)
 
 
-def drop_the_note(folder):
+def drop_the_labels(folder):
     (folder / "features-00001.json").unlink()
 
 
-def spoil_the_note(folder):
+def spoil_the_labels(folder):
     (folder / "features-00001.json").write_text("{")
 
 
 def lose_a_label(folder):
     path = folder / "features-00001.json"
-    note = json.loads(path.read_text())
-    path.write_text(json.dumps({**note, "labels": note["labels"][1:]}))
+    info = json.loads(path.read_text())
+    path.write_text(json.dumps({**info, "labels": info["labels"][1:]}))
 
 
 def another_shape(folder):
@@ -122,9 +122,9 @@ def impossible_label(folder):
     ("spoil", "words"),
     [
         (cut_rows, r"features-00001\.npy is damaged.*replaces what is damaged"),
-        (change_a_bit, r"features-00001\.npy is not what was written.*replaces what is damaged"),
-        (drop_the_note, r"two is not finished \(features-00001\.json is missing\).*goes on where it stopped"),
-        (spoil_the_note, r"features-00001\.json is damaged"),
+        (change_a_bit, r"features-00001\.npy was changed after it was written.*replaces what is damaged"),
+        (drop_the_labels, r"two is not finished \(features-00001\.json is missing\).*which resumes"),
+        (spoil_the_labels, r"features-00001\.json is damaged"),
         (lose_a_label, "3 labels for 4 rows"),
         (another_shape, r"float32 of shape \(3, 2\) and the manifest says float32 of shape \(4, 6\)"),
         (pickled, r"features-00001\.npy is damaged"),
@@ -133,9 +133,9 @@ def impossible_label(folder):
 )
 def test_what_is_damaged_is_named(domains, tmp_path, spoil, words):
     folder = tmp_path / "two"
-    assert shard_is_whole(folder, 1, 4)
+    assert shard_is_complete(folder, 1, 4)
     spoil(folder)
-    assert not shard_is_whole(folder, 1, 4) or spoil is impossible_label
+    assert not shard_is_complete(folder, 1, 4) or spoil is impossible_label
     with pytest.raises(UserError, match=words):
         features_of(tmp_path).check()
 
@@ -170,9 +170,7 @@ def test_another_length_names_the_key(domains, tmp_path):
 def test_a_missing_domain_says_which_there_are(domains, tmp_path):
     with pytest.raises(UserError, match=r"DATA.TARGET = 'three' is not a domain of features.*Domains: one, two"):
         features_of(tmp_path, "DATA.TARGET", "three").check()
-    with pytest.raises(
-        UserError, match=r"holds no folders of features: make them once with `tta-cattan extract-features"
-    ):
+    with pytest.raises(UserError, match=r"holds no features: extract them once with `tta-cattan extract-features"):
         features_of(tmp_path / "one").check()
 
 
@@ -187,7 +185,7 @@ def test_all_domains_are_targets_in_turn(domains, tmp_path):
     assert chosen.short_names == {"zebra": "Z", "one": "O", "absent": "A"}
     with pytest.raises(UserError, match=r"absent/manifest.json is not the manifest.*No such file"):
         chosen.check()
-    drop_the_note(tmp_path / "zebra")
+    drop_the_labels(tmp_path / "zebra")
     open_features.cache_clear()
     with pytest.raises(UserError, match="zebra is not finished"):
         benchmark.check()
@@ -231,5 +229,5 @@ def test_an_extraction_continues_only_its_own_folder(tmp_path):
         ({"shard_size": 9}, "shard_size = 9, and this extraction has 4"),
         ({"data": {"sha256": "other"}}, "data.sha256 = 'other'"),
     ):
-        with pytest.raises(UserError, match=f"{words}.*choose another --out"):
+        with pytest.raises(UserError, match=f"{words}.*choose another output folder"):
             ours.require_same(tmp_path, replace(ours, **change))

@@ -76,7 +76,7 @@ def test_order_labels_and_pixels_are_robustbenchs(data_dir):
 def test_nothing_is_decoded_before_it_is_needed(data_dir, monkeypatch):
     opened = []
     real = Image.open
-    monkeypatch.setattr("tta_cattan.bench.data.image_folder.Image.open", lambda path: opened.append(path) or real(path))
+    monkeypatch.setattr("tta_cattan.bench.data.image_files.Image.open", lambda path: opened.append(path) or real(path))
     subject = benchmark(data_dir)
     subject.check()
     data = subject.target(FOG)
@@ -107,7 +107,7 @@ def test_all_that_is_there_has_the_right_labels_though_classes_are_absent(tmp_pa
     with pytest.raises(UserError, match=r"NUM_EX = 10000: give at most 5000.*50000 or -1"):
         benchmark(tmp_path, **{"CORRUPTION.NUM_EX": 10000}).check()
     (root / "cats").mkdir()
-    with pytest.raises(UserError, match="cats is the folder of no known class"):
+    with pytest.raises(UserError, match="cats is not the folder of a known class"):
         benchmark(tmp_path, **{"CORRUPTION.NUM_EX": -1}).target(FOG)
 
 
@@ -159,7 +159,18 @@ def test_clean_and_source_images_are_resized_and_cropped(tmp_path):
         expected = image.convert("RGB").resize((48, 32), Image.Resampling.BILINEAR).crop((10, 2, 38, 30))
     shown = (subject.target(Domain("clean"))[0][0] * 255).round().byte().permute(1, 2, 0).numpy()
     assert np.array_equal(shown, np.asarray(expected))
-    assert benchmark(tmp_path / "absent", **changes).source() is None
+    assert subject.has_source() and not benchmark(tmp_path / "absent", **changes).has_source()
+    with pytest.raises(UserError, match=r"imagenet_clean has no source data: set DATA\.SOURCE_DIR"):
+        benchmark(tmp_path / "absent", **changes).source()
+
+
+def test_the_source_is_counted_without_decoding_an_image(tmp_path, monkeypatch):
+    for wnid in sorted(class_labels())[:3]:
+        for name in "abc":
+            write_image(tmp_path / "train" / wnid / f"{name}.JPEG", 0, (24, 24))
+    monkeypatch.setattr("tta_cattan.bench.data.image_files.Image.open", lambda path: pytest.fail(f"{path} is decoded"))
+    subject = benchmark(tmp_path)
+    assert subject.has_source() and (subject.source_count(), subject.source_count(per_class=2)) == (9, 6)
 
 
 def test_the_harness_runs_on_it_and_says_one_line_about_a_damaged_image(data_dir, tmp_path, monkeypatch, capsys):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tta_cattan.bench.data.image_lists import class_names_of, read_list
+from tta_cattan.bench.data.image_files import class_names_of, read_list
 from tta_cattan.util.errors import UserError
 
 FAST = settings(derandomize=True, max_examples=60, deadline=None, database=None)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.data.corruptions import corrupt, corrupt_batch, image_rng
-from tta_cattan.bench.data.corruptions.recipe import RECIPE_FILE
+from tta_cattan.bench.data.corruptions.make import RECIPE_FILE
 from tta_cattan.bench.domain import Domain
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
@@ -118,7 +118,7 @@ def test_arrays_become_cifar_c(tmp_path, capsys):
 
     np.savez(tmp_path / "other.npz", x=np.zeros((7, 48, 48, 3), np.uint8), y=y)
     assert make(tmp_path / "other.npz", out) == 2
-    assert "choose another --out" in capsys.readouterr().err
+    assert "choose another output folder" in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line(clean, tmp_path, capsys):

@@ -8,7 +8,7 @@ import torch
 from sklearn.preprocessing import StandardScaler, normalize
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
-from tta_cattan.bench.data.office_caltech10 import scale_histograms
+from tta_cattan.bench.data.domain_arrays import scale_histograms
 from tta_cattan.bench.domain import Domain
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError

@@ -148,7 +148,7 @@ def test_a_missing_class_is_named(modelnet):
 def test_a_folder_of_no_class_is_named(modelnet):
     (modelnet / "piano").mkdir()
     (modelnet / ".hidden").mkdir()
-    assert f"{modelnet / 'piano'} is the folder of no known class" in refused(benchmark(modelnet.parents[1]))
+    assert f"{modelnet / 'piano'} is not the folder of a known class" in refused(benchmark(modelnet.parents[1]))
 
 
 def test_an_unknown_domain_is_named_with_the_nearest(tree):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from tta_cattan.bench.data.sampling import labels_of, limited, split_at_random, take
+from tta_cattan.bench.data.sampling import balanced, labels_of, split_at_random, take
 from tta_cattan.bench.data.stream import BatchedDataset
 
 SIZES = (30, 20, 3)
@@ -51,24 +51,21 @@ def chosen(dataset: Dataset) -> list[int]:
 
 
 @pytest.mark.parametrize("make", [tensors, Rows, lambda: Subset(tensors(), range(sum(SIZES)))])
-def test_a_limit_takes_from_the_classes_in_turn(make):
-    part = limited(make(), 12, 1.0, seed=5)
+def test_a_part_takes_from_the_classes_in_turn(make):
+    part = balanced(make(), 12, seed=5)
     assert Counter(labels_of(part)) == {0: 5, 1: 4, 2: 3}, "equal until a class has no more"
     assert chosen(part) == sorted(chosen(part))
-    assert chosen(part) == chosen(limited(make(), 12, 1.0, seed=5)) != chosen(limited(make(), 12, 1.0, seed=6))
+    assert chosen(part) == chosen(balanced(make(), 12, seed=5)) != chosen(balanced(make(), 12, seed=6))
 
 
-def test_a_fraction_keeps_the_shares_of_the_classes():
-    part = limited(tensors(), 0, 0.1, seed=5)
-    assert Counter(labels_of(part)) == {0: 3, 1: 2, 2: 1}, "one sample of every class at least"
+def test_all_is_the_data_set_itself():
     data = tensors()
-    assert limited(data, 0, 1.0, seed=5) is data and len(limited(data, 999, 1.0, seed=5)) == len(data)
+    assert all(balanced(data, n, seed=5) is data for n in (-1, len(data), 999))
 
 
 def test_without_labels_the_seed_alone_decides():
-    part = limited(Untold(), 10, 1.0, seed=1)
+    part = balanced(Untold(), 10, seed=1)
     assert labels_of(Untold()) is None and len(set(chosen(part))) == 10
-    assert len(limited(Untold(), 0, 0.5, seed=1)) == round(0.5 * sum(SIZES))
 
 
 def test_a_part_of_rows_is_read_in_batches_still():

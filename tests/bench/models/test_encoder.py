@@ -119,7 +119,7 @@ def test_no_weights_are_guessed_or_downloaded_silently(tmp_path, monkeypatch):
         raise OSError("no network")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(UserError, match=r"could not be had \(no network\).*MODEL.CKPT_PATH"):
+    with pytest.raises(UserError, match=r"could not be loaded \(no network\).*MODEL.CKPT_PATH"):
         encoder(weights="library")
 
 
@@ -132,7 +132,7 @@ def test_random_weights_are_the_same_every_time():
     [
         ("timm/test_vitt", "auto", "timm has no model 'test_vitt'. Did you mean 'test_vit'"),
         ("timm/test_vit.nobody_has_it", "auto", "cannot be built.*nobody_has_it"),
-        ("small_cnn", "auto", "is no encoder: give timm/NAME"),
+        ("small_cnn", "auto", "is not an encoder: give timm/NAME"),
         ("timm/resnet10t", "token", "has no class token.*--pool head"),
         ("timm/test_vit", "mean", "--pool = 'mean': must be one of auto, token, head"),
     ],

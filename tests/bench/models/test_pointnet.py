@@ -11,9 +11,8 @@ from small_networks import adam
 from torch import nn
 
 from tta_cattan.alignment import fit_subspace
-from tta_cattan.bench.models.architectures import ARCHITECTURES
-from tta_cattan.bench.models.pointnet import AdaptiveNodes, PointNet
-from tta_cattan.bench.models.points import ball_query, farthest_points
+from tta_cattan.bench.models.pointnet import AdaptiveNodes, PointNet, ball_query, farthest_points
+from tta_cattan.bench.models.zoo import ARCHITECTURES
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.network.layers import find_classifier, iterate_features
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tta_cattan.bench.models.points import (
+from tta_cattan.bench.models.pointnet import (
     ball_query,
     farthest_points,
     gather_points,

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from tta_cattan.alignment import fit_subspace
-from tta_cattan.bench.models.architectures import find_architecture
-from tta_cattan.bench.models.zoo import check_arch, load_model
+from tta_cattan.bench.models.zoo import check_arch, find_architecture, load_model
 from tta_cattan.config import load_cfg
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.network.layers import effective_linear, find_classifier, iterate_features

@@ -73,7 +73,7 @@ def test_a_library_download_that_fails_is_one_line(monkeypatch):
 @pytest.mark.parametrize("arch", ["torchvision/resnet18", "timm/resnet10t"])
 def test_pretrained_weights_of_other_classes_are_refused(arch):
     # A library would silently put a random classifier (timm) or 1,000 outputs (torchvision) in their place.
-    with pytest.raises(UserError, match="weights are of 1000 classes and the data set has 10"):
+    with pytest.raises(UserError, match="weights have 1000 classes and the data set has 10"):
         load(arch)
 
 

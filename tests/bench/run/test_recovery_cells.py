@@ -8,10 +8,12 @@ from digits_runs import overrides, read_cells, run_folder
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.protocols import offline
+from tta_cattan.bench.protocols.recovery import agreement_counts, run_recovery
 from tta_cattan.bench.results.store import ResultsStore
 from tta_cattan.bench.run import cell
-from tta_cattan.bench.run.recovery import agreement_counts
 from tta_cattan.cli.main import main
+from tta_cattan.config import load_cfg
+from tta_cattan.util.errors import UserError
 
 SMALL = {"CORRUPTION.TYPE": "contrast", "TEST.BATCH_SIZE": "32", "CATTAN.D": "8", "OPTIM.LR": "0.05"}
 
@@ -56,24 +58,10 @@ def test_what_cannot_be_recovered_is_one_line(tmp_path, capsys, method, said):
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_benchmark_without_source_data_is_told(tmp_path, capsys, monkeypatch):
-    assert main(["--methods", "tent", *overrides(tmp_path, **SMALL)]) == 0  # the model is trained and kept
-    from tta_cattan.bench.source import model
-
-    loaded = model.train_source
-    data = BENCHMARK_REGISTRY.get("digits_c").source
-    monkeypatch.setattr(BENCHMARK_REGISTRY.get("digits_c"), "source", lambda self: None)
-
-    def with_source(cfg, benchmark):
-        benchmark.source = lambda: data(benchmark)
-        try:
-            return loaded(cfg, benchmark)
-        finally:
-            del benchmark.source
-
-    monkeypatch.setattr(model, "train_source", with_source)
-    assert recover(tmp_path, "tent") == 2
-    assert "digits_c has no source data: set DATA.SOURCE_DIR" in capsys.readouterr().err.splitlines()[-1]
+def test_a_benchmark_without_source_data_is_told():
+    benchmark = BENCHMARK_REGISTRY.get("imagenet_c")(load_cfg(None, ["CORRUPTION.DATASET", "imagenet_c"]))
+    with pytest.raises(UserError, match=r"imagenet_c has no source data: set DATA\.SOURCE_DIR"):
+        run_recovery(None, None, benchmark, None, benchmark.cfg, 0)
 
 
 def test_adapting_to_a_part_evaluates_on_all(tmp_path, monkeypatch):

@@ -100,7 +100,7 @@ def test_a_folder_that_another_run_holds_is_refused(tmp_path, settings):
 
 
 def test_a_dry_run_needs_source_data_or_a_subspace(monkeypatch, tmp_path):
-    monkeypatch.setattr(BENCHMARK_REGISTRY.get("digits_c"), "source", lambda _: None)
+    monkeypatch.setattr(BENCHMARK_REGISTRY.get("digits_c"), "has_source", lambda _: False)
     chosen = rows("cattan", CKPT_DIR=tmp_path)
     with pytest.raises(UserError, match="fit-source"):
         runner.dry_run(chosen)

@@ -115,7 +115,7 @@ def test_two_processes_as_under_torchrun_write_the_same_bytes(whole, tmp_path):
 
 
 def extract_slowly(arguments: list[str], output: str) -> None:
-    """Run the command, and wait between the rows of a shard and the note that makes it count."""
+    """Run the command, and wait between the rows of a shard and the JSON file that completes it."""
     from tta_cattan.bench.data import feature_shards
 
     hash_file = feature_shards.sha256_file
@@ -145,16 +145,16 @@ def test_killed_it_goes_on_and_ends_with_the_same_bytes(whole, tmp_path, monkeyp
     encoded, encode = [], extract.encode
     monkeypatch.setattr(extract, "encode", lambda *args: encoded.append(list(args[2].indices)) or encode(*args))
     assert main(command(out)) == 0
-    assert encoded[0][0] == 16, "the shard without its note is made again, the two before it are kept"
+    assert encoded[0][0] == 16, "the incomplete shard is made again, the two before it are kept"
     assert len(encoded) == 2 * SHARDS - 2
     assert contents(out) == contents(whole)
 
 
-@pytest.mark.parametrize("damage", ["cut", "bit", "note"])
+@pytest.mark.parametrize("damage", ["cut", "bit", "labels"])
 def test_a_damaged_shard_is_made_again(whole, tmp_path, damage):
     out = tmp_path / "out"
     shutil.copytree(whole, out)
-    path = out / "fog5" / ("features-00003.json" if damage == "note" else "features-00003.npy")
+    path = out / "fog5" / ("features-00003.json" if damage == "labels" else "features-00003.npy")
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
     path.write_bytes(content[:-4] if damage == "cut" else content)
@@ -180,7 +180,7 @@ def test_another_encoder_or_other_data_do_not_mix(whole, capsys, options, change
     before = contents(whole)
     assert main(command(whole, *options, **changes)) == 2
     told = capsys.readouterr().err.splitlines()[-1]
-    assert words in told and told.endswith("choose another --out, or remove that folder")
+    assert words in told and told.endswith("choose another output folder, or remove this one")
     assert contents(whole) == before
 
 

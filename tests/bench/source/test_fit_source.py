@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 from digits_runs import ckpt_dir, fit_slowly, overrides, start
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from tta_cattan.alignment import Subspace, fit_subspace, orthonormality_error
 from tta_cattan.alignment.subspace_files import sha256_weights
@@ -64,7 +66,7 @@ def test_it_equals_the_fit_of_the_features_themselves(tmp_path, direct, capsys):
     found = Subspace.load(tmp_path / "s.safetensors")
     assert_same(found, direct)
     assert orthonormality_error(found.basis) < 1e-5
-    assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"], "the note of a finished fit is gone"
+    assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"], "the checkpoint of a finished fit is gone"
     cfg, _, loaded = settings()
     origin = found.provenance
     assert (
@@ -125,27 +127,27 @@ def test_two_processes_under_torchrun_give_the_same(tmp_path, direct):
 def test_killed_it_goes_on_and_ends_the_same(tmp_path, direct, monkeypatch):
     out = tmp_path / "s.safetensors"
     process = start(fit_slowly, fit(out), str(tmp_path / "output"))
-    note = tmp_path / ".s.safetensors.0-of-1.partial"
+    checkpoint = tmp_path / ".s.safetensors.0-of-1.checkpoint"
     deadline = time.monotonic() + 90
-    while time.monotonic() < deadline and not note.exists():
+    while time.monotonic() < deadline and not checkpoint.exists():
         time.sleep(0.01)
     time.sleep(0.5)
     process.kill()
     process.join()
-    assert note.exists() and not out.exists(), (tmp_path / "output").read_text()
-    kept, batches = note.read_bytes(), []
+    assert checkpoint.exists() and not out.exists(), (tmp_path / "output").read_text()
+    kept, batches = checkpoint.read_bytes(), []
     only = Stream.only
     monkeypatch.setattr(Stream, "only", lambda self, chosen: batches.append(len(chosen)) or only(self, chosen))
     assert main(fit(out)) == 0
     total = -(-1297 // 64)
     assert 0 < batches[0] < total
     assert_same(Subspace.load(out), direct)
-    assert not note.exists()
+    assert not checkpoint.exists()
 
     for content, changes in ((kept, {"TEST.BATCH_SIZE": 32}), (kept[:-9], {}), (b"", {})):
-        note.write_bytes(content)
+        checkpoint.write_bytes(content)
         assert main(fit(out, **changes)) == 0
-        assert batches[-1] == -(-1297 // changes.get("TEST.BATCH_SIZE", 64)), "not from a note of other batches"
+        assert batches[-1] == -(-1297 // changes.get("TEST.BATCH_SIZE", 64)), "not from a checkpoint of other batches"
         assert_same(Subspace.load(out), direct)
 
 
@@ -186,7 +188,7 @@ def test_auto_fits_once_and_missing_source_data_prints_the_command(tmp_path, mon
     made = source_subspace(cfg, loaded, benchmark)
     monkeypatch.setattr(type(benchmark), "source", lambda _: pytest.fail("the file is there"))
     assert torch.equal(source_subspace(cfg, loaded, benchmark).basis, made.basis)
-    monkeypatch.setattr(type(benchmark), "source", lambda _: None)
+    monkeypatch.setattr(type(benchmark), "has_source", lambda _: False)
     elsewhere = load_cfg(ROOT / CFG, overrides(CKPT_DIR=tmp_path))
     with pytest.raises(UserError) as caught:
         source_subspace(elsewhere, loaded, benchmark)
@@ -209,6 +211,24 @@ def test_the_source_model_is_trained_once_and_a_damaged_file_is_named(tmp_path, 
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match=rf"{path.name} is damaged or truncated"):
         source_model(cfg, benchmark)
+
+
+def test_a_source_model_that_was_changed_after_training_is_refused(tmp_path, capsys):
+    cfg, benchmark, first = settings(CKPT_DIR=tmp_path)
+    path = Path(first.origin)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    assert metadata["sha256"] == first.sha256
+    random = {name: torch.rand_like(value.float()).to(value) for name, value in first.model.state_dict().items()}
+    for changed in (metadata, {**metadata, "sha256": ""}, None):
+        save_file(random, path, metadata=changed)
+        with pytest.raises(UserError, match=rf"{path.name} was changed after training: delete it to train again"):
+            source_model(cfg, benchmark)
+    assert main(["--cfg", CFG, "--methods", "source", *overrides(tmp_path, CKPT_DIR=tmp_path)]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"error: {path} was changed after training: delete it to train again"
+    path.unlink()
+    assert source_model(cfg, benchmark).sha256 == first.sha256
 
 
 def test_auto_keeps_apart_what_was_fitted_to_other_images(tmp_path):
@@ -253,8 +273,8 @@ def test_notes_change_no_bit_of_the_fit_and_a_resumed_one_is_the_same(tmp_path, 
     for name, pause in (("few", 1e9), ("many", -1.0)):
         monkeypatch.setattr(fitting, "_SAVE_EVERY", pause)
         fits[name] = fitting.fit_source_subspace(cfg, loaded, benchmark, tmp_path / name)
-    note = fitting._note(tmp_path / "many", fitting.ALONE)
-    assert note.is_file(), "the last note is a resumed fit's start"
+    checkpoint = fitting._checkpoint(tmp_path / "many", fitting.ALONE)
+    assert checkpoint.is_file(), "the last checkpoint is a resumed fit's start"
     fits["resumed"] = fitting.fit_source_subspace(cfg, loaded, benchmark, tmp_path / "many")
     assert torch.equal(fits["few"].basis, fits["many"].basis)
     assert torch.equal(fits["few"].basis, fits["resumed"].basis)

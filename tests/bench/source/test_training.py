@@ -14,9 +14,8 @@ from torch import nn
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
 from tta_cattan.bench.models.shot_network import ShotNetwork
 from tta_cattan.bench.source import training
-from tta_cattan.bench.source.model import checkpoint_path, source_model, train_source, validation_accuracy
-from tta_cattan.bench.source.recipe import Recipe, power_decay
-from tta_cattan.bench.source.training import SourceStreams, evaluate, train_classifier
+from tta_cattan.bench.source.model import source_model, train_source, trained_path, validation_accuracy
+from tta_cattan.bench.source.training import Recipe, SourceStreams, evaluate, power_decay, train_classifier
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
@@ -54,36 +53,36 @@ def one_thread():
 
 
 def test_a_kill_9_in_the_middle_changes_no_bit_of_the_result(tmp_path, one_thread, capsys):
-    path = checkpoint_path(*settings(tmp_path / "killed"))
-    note = path.with_name(f".{path.name}.partial")
+    path = trained_path(*settings(tmp_path / "killed"))
+    checkpoint = path.with_name(f".{path.name}.checkpoint")
     process = start(train_slowly, command(tmp_path / "killed"), str(tmp_path / "killed.txt"))
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.is_alive():
-        if note.is_file() and progress_of(note) >= (1, 2):  # in the second epoch: there is a best epoch by then
+        if checkpoint.is_file() and progress_of(checkpoint) >= (1, 2):  # in the second epoch: the first is the best
             break
         time.sleep(0.02)
     process.kill()
     process.join()
-    epoch, done = progress_of(note)
+    epoch, done = progress_of(checkpoint)
     assert (1, 2) <= (epoch, done) < (2, 0) and not path.exists()
     assert main(command(tmp_path / "killed")) == main(command(tmp_path / "whole")) == 0
-    assert f"going on after {epoch} epochs and {done} batches" in capsys.readouterr().err
-    whole = checkpoint_path(*settings(tmp_path / "whole"))
-    assert whole.name == path.name and not note.exists()
+    assert f"resuming after {epoch} epochs and {done} batches" in capsys.readouterr().err
+    whole = trained_path(*settings(tmp_path / "whole"))
+    assert whole.name == path.name and not checkpoint.exists()
     ours, theirs = load_file(path), load_file(whole)
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert validation_accuracy(path) == validation_accuracy(whole)
 
 
-def progress_of(note: Path) -> tuple[int, int]:
-    state = torch.load(note, weights_only=True)
+def progress_of(checkpoint: Path) -> tuple[int, int]:
+    state = torch.load(checkpoint, weights_only=True)
     return state["epoch"], state["done"]
 
 
 def test_the_command_tells_its_files_and_every_other_one_finds_them(tmp_path, capsys):
     assert main(command(tmp_path)) == 0
     shown = capsys.readouterr()
-    path = checkpoint_path(*settings(tmp_path))
+    path = trained_path(*settings(tmp_path))
     (subspace,) = (tmp_path / "subspaces").iterdir()
     assert f"source model: {path} (sha256 " in shown.out and f"source subspace: {subspace} (" in shown.out
     assert f"{validation_accuracy(path):.2%} of the held-out source data right" in shown.out
@@ -124,7 +123,7 @@ def test_the_epoch_that_does_best_on_the_held_out_part_is_kept(tmp_path, monkeyp
     monkeypatch.setattr(training, "evaluate", scripted)
     torch.manual_seed(0)
     model = ShotNetwork(nn.Flatten(), 3 * 32 * 32, 10)
-    assert train_classifier(model, streams(benchmark, recipe), recipe, tmp_path / "note", {}) == 0.7
+    assert train_classifier(model, streams(benchmark, recipe), recipe, tmp_path / "checkpoint", {}) == 0.7
     assert all(torch.equal(value, states[1][name]) for name, value in model.state_dict().items())
     assert not model.training
 
@@ -154,17 +153,17 @@ def test_rates_and_their_course_are_shots(tmp_path):
         schedule.step()
 
 
-def test_a_damaged_note_and_one_of_another_training_are_not_taken_up(tmp_path, caplog):
+def test_a_damaged_checkpoint_and_one_of_another_training_are_ignored(tmp_path, caplog):
     cfg, benchmark = settings(tmp_path, **{"SOURCE.EPOCHS": 1})
-    path = checkpoint_path(cfg, benchmark)
-    note = path.with_name(f".{path.name}.partial")
-    note.parent.mkdir(parents=True)
-    note.write_bytes(b"PK\x03\x04 not a note")
+    path = trained_path(cfg, benchmark)
+    checkpoint = path.with_name(f".{path.name}.checkpoint")
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(b"PK\x03\x04 damaged")
     with caplog.at_level("WARNING"):
         first = train_source(cfg, benchmark)
-    assert "training starts anew" in caplog.text and not note.exists()
+    assert "training starts again" in caplog.text and not checkpoint.exists()
     path.unlink()
-    torch.save({"of": "something else"}, note)
+    torch.save({"of": "something else"}, checkpoint)
     assert train_source(cfg, benchmark).sha256 == first.sha256
 
 
@@ -182,7 +181,7 @@ def test_mixed_precision_trains_another_model_of_float32_weights(tmp_path):
 
 def test_what_cannot_be_trained_is_said(tmp_path):
     cfg, benchmark = settings(tmp_path, **{"SOURCE.INIT": ""})
-    with pytest.raises(UserError, match=r"SOURCE\.INIT is empty: say where the first weights come from"):
+    with pytest.raises(UserError, match=r"SOURCE\.INIT is empty: name the initial weights"):
         train_source(cfg, benchmark)
     cfg, benchmark = settings(tmp_path, **{"SOURCE.INIT": "pretrained"})
     with pytest.raises(UserError, match="small_resnet has no published weights"):

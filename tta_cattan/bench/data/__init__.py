@@ -5,11 +5,10 @@ from tta_cattan.bench.data.cifar_c import Cifar10C, Cifar10Clean, Cifar100C, Cif
 from tta_cattan.bench.data.clouds.pointda10 import PointDA10
 from tta_cattan.bench.data.clouds.shapes_c import ShapesC
 from tta_cattan.bench.data.digits import DigitsC
-from tta_cattan.bench.data.digits_da import DigitsDA
+from tta_cattan.bench.data.domain_arrays import DigitsDA, OfficeCaltech10
 from tta_cattan.bench.data.domain_images import DomainNet, Office31, OfficeHome
 from tta_cattan.bench.data.features import Features
 from tta_cattan.bench.data.imagenet_c import ImageNet3DCC, ImageNetC, ImageNetClean
-from tta_cattan.bench.data.office_caltech10 import OfficeCaltech10
 from tta_cattan.bench.data.stream import Batch, Stream, Unlabelled
 
 __all__ = [

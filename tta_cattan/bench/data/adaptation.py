@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 
+from torch.utils.data import Dataset
+
 from tta_cattan.bench.data.benchmark import Benchmark
+from tta_cattan.bench.data.sampling import balanced
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError, nearest
 
@@ -20,10 +24,6 @@ class DomainBenchmark(Benchmark):
         """The source domain by its proper name."""
         return self.named("SOURCE")
 
-    def every_domain(self) -> list[Domain]:
-        """Return all domains."""
-        return [Domain(name) for name in self.short_names]
-
     def domains(self) -> list[Domain]:
         """Return the target domains."""
         if self.cfg.DATA.TARGET:
@@ -32,7 +32,7 @@ class DomainBenchmark(Benchmark):
         return [Domain(name) for name in self.short_names if name != source]
 
     def sources(self) -> list[str]:
-        """Return the domains that serve as source in turn: all but a single target, or the one that is named."""
+        """Return the source domain, or every domain but the target where no source is named."""
         if self.cfg.DATA.SOURCE:
             return [self.source_domain]
         target = self.named("TARGET") if self.cfg.DATA.TARGET else ""
@@ -43,7 +43,7 @@ class DomainBenchmark(Benchmark):
         return f"{self.short_names[source]}>{self.short_names[target]}"
 
     def named(self, key: str) -> str:
-        """Return the domain that ``DATA.SOURCE`` or ``DATA.TARGET`` names, whatever its case, spaces, hyphens."""
+        """Return the domain that ``DATA.SOURCE`` or ``DATA.TARGET`` names; case, spaces and hyphens do not matter."""
         given = self.cfg.DATA[key]
         if not given and key == "SOURCE":
             raise UserError(
@@ -58,12 +58,21 @@ class DomainBenchmark(Benchmark):
             )
         return known[_plain(given)]
 
+    def target(self, domain: Domain, seed: int = 0) -> Dataset:
+        """Return ``CORRUPTION.NUM_EX`` samples of a domain (-1: all), equally many per class, drawn by ``seed``."""
+        return balanced(self.whole_target(domain), self.cfg.CORRUPTION.NUM_EX, seed)
+
+    @abstractmethod
+    def whole_target(self, domain: Domain) -> Dataset:
+        """Return all samples of a target domain."""
+
+    def has_source(self) -> bool:
+        return True
+
     def differs_from_published(self) -> str:
-        """Return what separates this data from that of the published figures, or '' where it is the same."""
-        node = self.cfg.DATA
-        if node.LIMIT:
-            return f"DATA.LIMIT {node.LIMIT}: {node.LIMIT} samples per target"
-        return f"DATA.FRACTION {node.FRACTION}: a part of each target" if node.FRACTION < 1 else ""
+        """Return how this data differs from that of the published figures; '' where it does not."""
+        n = self.cfg.CORRUPTION.NUM_EX
+        return f"CORRUPTION.NUM_EX {n}: at most {n} samples per target" if n >= 0 else ""
 
 
 def _plain(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a benchmark is: target domains by name, and the source data where it has them."""
+"""What a benchmark is: target domains by name, and source data where there are any."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tta_cattan.bench.data.augment import random_shift
+from tta_cattan.bench.data.sampling import count_per_class
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.registry import Registry
@@ -47,7 +49,7 @@ class Benchmark(ABC):
         """Raise UserError where data is missing, before any long work starts."""
 
     def check_corruptions(self, known: Sequence[str], clean: str | None = None) -> None:
-        """Refuse a corruption that is not ``known``, and severity 0 where the clean images are another dataset."""
+        """Refuse unknown corruptions, and severity 0 where the clean images are another data set."""
         node = self.cfg.CORRUPTION
         for name in node.TYPE:
             if name not in known:
@@ -56,7 +58,7 @@ class Benchmark(ABC):
             raise UserError(f"CORRUPTION.SEVERITY has 0: use CORRUPTION.DATASET {clean} for the clean images")
 
     def check_features(self, dim: int) -> None:
-        """Refuse features of another length than the model is built for."""
+        """Refuse features of another length than the model takes."""
         if dim != self.cfg.MODEL.IN_FEATURES:
             raise UserError(
                 f"MODEL.IN_FEATURES = {self.cfg.MODEL.IN_FEATURES}, and the features of {self.name} in "
@@ -64,31 +66,42 @@ class Benchmark(ABC):
             )
 
     @abstractmethod
-    def target(self, domain: Domain) -> Dataset:
-        """Return a domain's (input, label) pairs."""
+    def target(self, domain: Domain, seed: int = 0) -> Dataset:
+        """Return ``CORRUPTION.NUM_EX`` (input, label) pairs of a domain (-1: all).
 
-    def source(self) -> Dataset | None:
-        """Return the source training data, or None where the benchmark has none."""
-        return None
+        They are the first ones where the data has an order of its own; elsewhere ``seed`` draws equally many per class.
+        """
+
+    def has_source(self) -> bool:
+        """Tell whether there is source data, without reading it."""
+        return False
+
+    def source(self) -> Dataset:
+        """Return the source training data."""
+        raise UserError(f"{self.name} has no source data: set DATA.SOURCE_DIR to the source images")
+
+    def source_count(self, per_class: int = 0) -> int:
+        """Return the number of source samples, at most ``per_class`` of each class (0: all); no image is decoded."""
+        return count_per_class(self.source(), per_class)
+
+    def training_source(self) -> Dataset:
+        """Return the samples of ``source()`` as a network is trained on them, before ``augment``."""
+        return self.source()
 
     def augment(self, inputs: Tensor) -> Tensor:
-        """Return a batch of ``training_source()`` changed at random: images shifted, all else as it is.
+        """Return a batch of ``training_source()`` changed at random: images shifted, anything else unchanged.
 
-        Note: by torch's own generator, whose state goes into the notes of a training.
+        Note: by torch's global generator, whose state a training checkpoint holds.
         """
         return random_shift(inputs) if self.images else inputs
 
-    def training_source(self) -> Dataset | None:
-        """Return the source data as a network is trained on it: the samples of ``source()``, before ``augment``."""
-        return self.source()
-
     def describe_source(self) -> dict[str, Any]:
-        """Return what decides the source data's content."""
+        """Return what determines the source data's content."""
         return {}
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what decides the data's content in all domains, for the fingerprint of a result."""
+        """Return what determines the data's content in all domains, for the fingerprint of a result."""
 
     def identity(self, domain: Domain) -> str:
         """Return what tells a domain's files from others of the same names; '' where ``describe`` says it all."""
@@ -101,3 +114,11 @@ BENCHMARK_REGISTRY: Registry[type[Benchmark]] = Registry("dataset")
 def benchmark_of(cfg: CfgNode) -> Benchmark:
     """Return the benchmark that ``CORRUPTION.DATASET`` names."""
     return BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)(cfg)
+
+
+def random_shift(images: Tensor, most: int = 2) -> Tensor:
+    """Shift a batch of images by the same random number of pixels, at most ``most`` either way, edges repeated."""
+    dy, dx = torch.randint(0, 2 * most + 1, (2,)).tolist()
+    height, width = images.shape[-2:]
+    padded = F.pad(images, [most] * 4, mode="replicate")
+    return padded[..., dy : dy + height, dx : dx + width]

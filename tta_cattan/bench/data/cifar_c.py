@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.utils.data import TensorDataset
 
-from tta_cattan.bench.data.arrays import first, identity_of_rows, load_npz, to_tensor
+from tta_cattan.bench.data.arrays import first, identity_of_rows, load_npz, read_npz, to_tensor
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
+from tta_cattan.bench.data.sampling import count_per_class
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import identity_of_files, sha256_file
 from tta_cattan.util.upstream import import_robustbench, import_torchvision
 
-N_TEST = 10000
+N_TEST, N_TRAIN = 10000, 50000
 
 
 class _Cifar(Benchmark):
@@ -24,11 +26,21 @@ class _Cifar(Benchmark):
     torchvision_class: str
     clean_folder: str
 
-    def source(self) -> TensorDataset | None:
+    def has_source(self) -> bool:
+        return bool(self.cfg.DATA.SOURCE_DIR) or self._has_clean()
+
+    def source(self) -> TensorDataset:
         """Return the training images: DATA.SOURCE_DIR's ``.npz`` file, or torchvision's files in DATA_DIR."""
         if self.cfg.DATA.SOURCE_DIR:
             return load_npz(self.cfg.DATA.SOURCE_DIR)
-        return self._clean(train=True) if self._has_clean() else None
+        return self._clean(train=True) if self._has_clean() else super().source()
+
+    def source_count(self, per_class: int = 0) -> int:
+        """Return the number of training images, from the labels alone; torchvision's files have a known number."""
+        if not self.cfg.DATA.SOURCE_DIR:
+            return min(N_TRAIN, per_class * self.num_classes or N_TRAIN)
+        (labels,) = map(torch.from_numpy, read_npz(self.cfg.DATA.SOURCE_DIR, ("y",)))
+        return count_per_class(TensorDataset(labels, labels), per_class)
 
     def describe_source(self) -> dict[str, Any]:
         own = Path(self.cfg.DATA.SOURCE_DIR)
@@ -43,8 +55,6 @@ class _Cifar(Benchmark):
         return identity_of_files(sorted(path for path in folder.glob("*") if path.is_file()), folder)
 
     def _clean(self, train: bool) -> TensorDataset:
-        import torch
-
         factory = getattr(import_torchvision("torchvision.datasets"), self.torchvision_class)
         try:
             data = factory(self.cfg.DATA_DIR, train=train, download=False)
@@ -61,7 +71,7 @@ class _CifarC(_Cifar):
     record: str
 
     def check(self) -> None:
-        """Check that every file that is asked for is there; nothing is downloaded."""
+        """Check that every file of the config's corruptions is there; nothing is downloaded."""
         self.check_corruptions((*COMMON, *EXTRA), clean=f"{self.family}_clean")
         root = Path(self.cfg.DATA_DIR) / self.folder
         for path in (root / "labels.npy", *(root / f"{name}.npy" for name in self.cfg.CORRUPTION.TYPE)):
@@ -72,8 +82,8 @@ class _CifarC(_Cifar):
                     f"({self.cfg.DATA_DIR}); or make them from your own images with `tta-cattan make-corruptions`"
                 )
 
-    def target(self, domain: Domain) -> TensorDataset:
-        """Return the first CORRUPTION.NUM_EX images of a corruption, as RobustBench gives them."""
+    def target(self, domain: Domain, seed: int = 0) -> TensorDataset:
+        """Return the first CORRUPTION.NUM_EX images of a corruption, as RobustBench loads them."""
         load = getattr(import_robustbench("robustbench.data"), self.loader)
         n = N_TEST if self.cfg.CORRUPTION.NUM_EX < 0 else min(self.cfg.CORRUPTION.NUM_EX, N_TEST)
         images, labels = load(n, domain.severity, self.cfg.DATA_DIR, False, [domain.name])
@@ -105,7 +115,7 @@ class _CifarClean(_Cifar):
                 f"`torchvision.datasets.{self.torchvision_class}(DATA_DIR, download=True)` gets it (170 MB)"
             )
 
-    def target(self, domain: Domain) -> TensorDataset:
+    def target(self, domain: Domain, seed: int = 0) -> TensorDataset:
         """Return the first CORRUPTION.NUM_EX test images."""
         return first(self._clean(train=False), self.cfg.CORRUPTION.NUM_EX)
 

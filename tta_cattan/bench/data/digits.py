@@ -34,7 +34,7 @@ def load_digit_images() -> tuple[np.ndarray, np.ndarray]:
 
 @cache
 def corrupted_test_images(name: str, severity: int) -> np.ndarray:
-    """Return the corrupted test digits; kept, because every method and seed asks for them again."""
+    """Return the corrupted test digits; cached, because every method and seed needs them."""
     return corrupt_batch(load_digit_images()[0][N_TRAIN:], name, severity, strengths="cifar")
 
 
@@ -48,7 +48,7 @@ class DigitsC(Benchmark):
         """Check the names of the corruptions: the data itself ships with scikit-learn."""
         self.check_corruptions((*COMMON, *EXTRA))
 
-    def target(self, domain: Domain) -> TensorDataset:
+    def target(self, domain: Domain, seed: int = 0) -> TensorDataset:
         """Return the test digits under one corruption (severity 0: as they are)."""
         images, labels = load_digit_images()
         images, labels = images[N_TRAIN:], labels[N_TRAIN:]
@@ -56,15 +56,16 @@ class DigitsC(Benchmark):
             images = corrupted_test_images(domain.name, domain.severity)
         return first(TensorDataset(to_tensor(images), torch.from_numpy(labels)), self.cfg.CORRUPTION.NUM_EX)
 
+    def has_source(self) -> bool:
+        return True
+
     def source(self) -> TensorDataset:
         """Return the training digits."""
         images, labels = load_digit_images()
         return TensorDataset(to_tensor(images[:N_TRAIN]), torch.from_numpy(labels[:N_TRAIN]))
 
     def describe_source(self) -> dict[str, Any]:
-        """The first digits of a fixed order."""
         return {"name": "digits", "n": N_TRAIN}
 
     def describe(self) -> dict[str, Any]:
-        """The digits are fixed; only their number can be reduced."""
         return {"name": "digits_c", "num_ex": self.cfg.CORRUPTION.NUM_EX}

@@ -9,14 +9,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from tta_cattan.bench.data.adaptation import DomainBenchmark
-from tta_cattan.bench.data.augment import random_crop_flip
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
-from tta_cattan.bench.data.image_folder import ImageList, class_folders, find_images, is_readable, stretch_transform
-from tta_cattan.bench.data.image_lists import class_names_of, read_list
+from tta_cattan.bench.data.image_files import (
+    ImageList,
+    class_folders,
+    class_names_of,
+    find_images,
+    is_readable,
+    read_list,
+    stretch_transform,
+)
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import identity_of_files, sha256_file
@@ -32,8 +38,8 @@ class DomainImages(DomainBenchmark):
     """``<root>/<domain>/<class>/<image>``, or lists of images; every domain has the same classes, sorted by name."""
 
     roots: tuple[str, ...]  # names that the data set's folder has, in DATA_DIR
-    folders: Mapping[str, tuple[str, ...]]  # domain -> where its class folders lie in the root
-    sizes: Mapping[str, int]  # domain -> the number of images that the published figures are of
+    folders: Mapping[str, tuple[str, ...]]  # domain -> its folders of class folders, in the root
+    sizes: Mapping[str, int]  # domain -> the number of images in the published data
     obtain: str
 
     def __init__(self, cfg: Any) -> None:
@@ -58,17 +64,15 @@ class DomainImages(DomainBenchmark):
             for part in self._parts():
                 self._samples(name, part)
 
-    def target(self, domain: Domain) -> Dataset:
-        """Return the images of a domain (the official lists: of its test part), or the first CORRUPTION.NUM_EX."""
-        samples = self._samples(domain.name, self._parts()[-1])
-        number = self.cfg.CORRUPTION.NUM_EX
-        return ImageList(samples if number < 0 else samples[:number], stretch_transform(self.cfg.DATA.IMAGE_SIZE))
+    def whole_target(self, domain: Domain) -> ImageList:
+        """Return the images of a domain (of its test part, with the official lists)."""
+        return ImageList(self._samples(domain.name, self._parts()[-1]), stretch_transform(self.cfg.DATA.IMAGE_SIZE))
 
-    def source(self) -> Dataset:
-        """Return the images of the source domain (the official lists: of its training part)."""
+    def source(self) -> ImageList:
+        """Return the images of the source domain (of its training part, with the official lists)."""
         return ImageList(self._source_samples(), stretch_transform(self.cfg.DATA.IMAGE_SIZE))
 
-    def training_source(self) -> Dataset:
+    def training_source(self) -> ImageList:
         """Return the images of the source domain before they are cropped."""
         return ImageList(self._source_samples(), stretch_transform(self.cfg.DATA.IMAGE_SIZE, crop=False))
 
@@ -92,7 +96,7 @@ class DomainImages(DomainBenchmark):
         return self._identity(domain.name, self._parts()[-1])
 
     def differs_from_published(self) -> str:
-        """Return in which domain there are more or fewer images than the published figures are of."""
+        """Return the first domain with more or fewer images than the published data has."""
         for name in (self.source_domain, *(domain.name for domain in self.domains())):
             n = sum(len(self._listed(name, part)) for part in self._parts())
             if n != self.sizes[name]:
@@ -108,7 +112,7 @@ class DomainImages(DomainBenchmark):
         raise UserError(f"{base} does not hold {self.name}. Expected: {self._layout()}. {self.obtain}")
 
     def present_domains(self) -> list[str]:
-        """Return the domains that are there."""
+        """Return the domains on the disk."""
         if self.cfg.DATA.LISTS:
             return [name for name in self.short_names if all(self._list(name, p).is_file() for p in self._parts())]
         root = self.root()
@@ -160,14 +164,14 @@ class DomainImages(DomainBenchmark):
         return find_images(folder, {name: label for label, name in enumerate(classes)}, every_class=True)
 
     def _samples(self, domain: str, part: str) -> Samples:
-        """Return the images that are used: all that are listed, but for corrupt ones where they may be left out."""
+        """Return the images to use: all that are listed, without the corrupt ones where DATA.SKIP_CORRUPT says so."""
         listed = self._listed(domain, part)
         if not self.cfg.DATA.SKIP_CORRUPT:
             return listed
         return self._keep(domain, f"readable {part}", lambda: leave_out_corrupt(listed, domain))
 
     def _identity(self, domain: str, part: str) -> str:
-        """Return what tells the images that are used from others of the same names, and one list from another."""
+        """Return what tells these images from others of the same names, and one list from another."""
         paths, root = [path for path, _ in self._samples(domain, part)], self.root()
         inside = all(path.is_relative_to(root) for path in paths)  # a list may name images anywhere
         files = identity_of_files(paths, root if inside else Path(paths[0].anchor))
@@ -182,21 +186,33 @@ class DomainImages(DomainBenchmark):
         return self._found[domain, part]
 
 
-def _is_whole(path: Path) -> bool:
-    """Tell whether an image can be decoded, once per file and process: every source of a benchmark asks again."""
+def random_crop_flip(images: Tensor, size: int) -> Tensor:
+    """Crop each image to ``size`` x ``size`` at a random place, and mirror it with probability 1/2."""
+    height, width = images.shape[-2:]
+    tops = torch.randint(0, height - size + 1, (len(images),)).tolist()
+    lefts = torch.randint(0, width - size + 1, (len(images),)).tolist()
+    crops = [
+        image[..., top : top + size, left : left + size] for image, top, left in zip(images, tops, lefts, strict=True)
+    ]
+    mirrored = (torch.rand(len(images)) < 0.5).tolist()
+    return torch.stack([crop.flip(-1) if flip else crop for crop, flip in zip(crops, mirrored, strict=True)])
+
+
+def _is_intact(path: Path) -> bool:
+    """Tell whether an image can be decoded; read once per file and process, however many sources a run has."""
     state = path.stat()
-    return _was_whole(path, state.st_size, state.st_mtime_ns)
+    return _was_intact(path, state.st_size, state.st_mtime_ns)
 
 
 @cache
-def _was_whole(path: Path, size: int, changed: int) -> bool:
+def _was_intact(path: Path, size: int, changed: int) -> bool:
     return is_readable(path)
 
 
 def leave_out_corrupt(samples: Samples, domain: str) -> Samples:
-    """Return the images that can be decoded; the others are named and counted."""
+    """Return the images that can be decoded; log the others."""
     with ThreadPoolExecutor() as pool:
-        whole = list(progress(pool.map(_is_whole, (path for path, _ in samples)), len(samples), f"reading {domain}"))
+        whole = list(progress(pool.map(_is_intact, (path for path, _ in samples)), len(samples), f"reading {domain}"))
     corrupt = [str(path) for (path, _), good in zip(samples, whole, strict=True) if not good]
     if corrupt:
         shown = ", ".join(corrupt[:5]) + (f" and {len(corrupt) - 5} more" if len(corrupt) > 5 else "")

@@ -1,4 +1,4 @@
-"""Features on disk: a folder per domain, in shards that are whole or not there, read through memory maps."""
+"""Features on disk: a folder per domain, in shards that are complete or absent, read through memory maps."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tta_cattan.util.files import save_array, sha256_file, sha256_text, write_te
 MANIFEST = "manifest.json"
 DTYPES = ("float32", "float16")
 _FORMAT = 1
-_AGAIN = "run the same `tta-cattan extract-features` again"
+_AGAIN = "extract the features again with the same command"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the features of one domain are: who made them, of what, and how they are cut into shards."""
+    """What the features of one domain are: encoder, data, and how they are cut into shards."""
 
     domain: str
     encoder: dict[str, Any]  # arch, sha256 of its weights, pool, image_size
-    data: dict[str, Any]  # what decides the content of the images
+    data: dict[str, Any]  # what determines the content of the images
     n: int
     dim: int
     dtype: str
@@ -45,43 +45,43 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Return the manifest of a domain's folder, or say that it is none."""
+        """Return the manifest of a domain's folder."""
         path = folder / MANIFEST
         try:
             return cls(**_typed(json.loads(path.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise UserError(
-                f"{path} is not the manifest of a folder of features ({error}): make one with `tta-cattan "
+                f"{path} is not the manifest of extracted features ({error}): extract them with `tta-cattan "
                 "extract-features`, or give the folder that it wrote"
             ) from error
 
     def require_same(self, folder: Path, other: Manifest) -> None:
-        """Refuse to continue ``folder`` where ``other``, its manifest, is of another encoder, data or cut."""
+        """Refuse to resume ``folder`` where ``other``, its manifest, has another encoder, data or shard size."""
         ours, theirs = _flat(asdict(self)), _flat(asdict(other))
-        for key in {**ours, **theirs}:  # the encoder first
+        for key in {**ours, **theirs}:  # the encoder's keys come first
             if not key.startswith("versions.") and ours.get(key) != theirs.get(key):
                 raise UserError(
                     f"{folder} holds features with {key} = {_short(theirs.get(key))}, and this extraction has "
-                    f"{_short(ours.get(key))}: choose another --out, or remove that folder"
+                    f"{_short(ours.get(key))}: choose another output folder, or remove this one"
                 )
 
 
 def write_shard(folder: Path, position: int, features: np.ndarray, labels: Sequence[int]) -> None:
-    """Write one shard: the rows first, then the note that makes it count.
+    """Write one shard: the rows, then the JSON file with their hash and labels that completes it.
 
-    Note: a kill in between leaves rows without a note, which nobody reads and the next run replaces.
+    Note: a kill in between leaves rows without that file, which are ignored and replaced by the next run.
     """
     path = _rows_path(folder, position)
     save_array(path, features)
-    note = {"sha256": sha256_file(path), "labels": [int(label) for label in labels]}
-    write_text(path.with_suffix(".json"), json.dumps(note))
+    info = {"sha256": sha256_file(path), "labels": [int(label) for label in labels]}
+    write_text(path.with_suffix(".json"), json.dumps(info))
 
 
-def shard_is_whole(folder: Path, position: int, rows: int) -> bool:
-    """Tell whether a shard is there with the rows that were written."""
+def shard_is_complete(folder: Path, position: int, rows: int) -> bool:
+    """Tell whether a shard is there, with the rows that were written."""
     try:
-        note = _read_note(folder, position)
-        return len(note["labels"]) == rows and sha256_file(_rows_path(folder, position)) == note["sha256"]
+        info = _read_info(folder, position)
+        return len(info["labels"]) == rows and sha256_file(_rows_path(folder, position)) == info["sha256"]
     except (UserError, OSError):
         return False
 
@@ -93,12 +93,12 @@ class FeatureFolder:
         self.folder = folder
         self.manifest = Manifest.read(folder)
         shards = self.manifest.shards()
-        notes = [_read_note(folder, position) for position in range(len(shards))]
+        infos = [_read_info(folder, position) for position in range(len(shards))]
         self._maps = [self._open(position, rows) for position, rows in enumerate(shards)]
-        for rows, note in zip(shards, notes, strict=True):
-            if len(note["labels"]) != len(rows):
-                raise UserError(f"{folder} has {len(note['labels'])} labels for {len(rows)} rows: {_AGAIN}")
-        self.labels = np.array([label for note in notes for label in note["labels"]], dtype=np.int64)
+        for rows, info in zip(shards, infos, strict=True):
+            if len(info["labels"]) != len(rows):
+                raise UserError(f"{folder} has {len(info['labels'])} labels for {len(rows)} rows: {_AGAIN}")
+        self.labels = np.array([label for info in infos for label in info["labels"]], dtype=np.int64)
         if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.manifest.classes):
             raise UserError(f"{folder} has labels outside its {len(self.manifest.classes)} classes: {_AGAIN}")
 
@@ -116,33 +116,33 @@ class FeatureFolder:
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"{path} is damaged ({error}): {_AGAIN}, it replaces what is damaged") from error
+            raise UserError(f"{path} is damaged ({error}): {_AGAIN}, which replaces what is damaged") from error
         wanted = ((len(rows), self.manifest.dim), np.dtype(self.manifest.dtype))
         if (array.shape, array.dtype) != wanted:
             raise UserError(
                 f"{path} holds {array.dtype} of shape {array.shape} and the manifest says {wanted[1]} of shape "
-                f"{wanted[0]}: {_AGAIN}, it replaces what is damaged"
+                f"{wanted[0]}: {_AGAIN}, which replaces what is damaged"
             )
         return np.asarray(array)  # still mapped, without what np.memmap adds to every access
 
 
 def content_hash(folder: Path) -> str:
-    """Return a hash of a domain's rows and labels, from the notes beside them."""
-    notes = [_read_note(folder, position) for position in range(len(Manifest.read(folder).shards()))]
-    return sha256_text(json.dumps(notes))
+    """Return a hash of a domain's rows and labels, from its shards' JSON files."""
+    infos = [_read_info(folder, position) for position in range(len(Manifest.read(folder).shards()))]
+    return sha256_text(json.dumps(infos))
 
 
 @lru_cache(maxsize=16)
 def open_features(folder: Path) -> FeatureFolder:
-    """Return the features of a domain after comparing every shard with the hash that was noted when it was written.
+    """Return the features of a domain after comparing every shard with its hash.
 
-    Note: opened and compared once per process, because all methods, seeds and pairs ask for the same folders.
+    Note: once per process, because all methods, seeds and pairs share the same folders.
     """
     found = FeatureFolder(folder)
     for position in range(len(found.manifest.shards())):
         path = _rows_path(folder, position)
-        if sha256_file(path) != _read_note(folder, position)["sha256"]:
-            raise UserError(f"{path} is not what was written: {_AGAIN}, it replaces what is damaged")
+        if sha256_file(path) != _read_info(folder, position)["sha256"]:
+            raise UserError(f"{path} was changed after it was written: {_AGAIN}, which replaces what is damaged")
     return found
 
 
@@ -150,19 +150,19 @@ def _rows_path(folder: Path, position: int) -> Path:
     return folder / f"features-{position:05d}.npy"
 
 
-def _read_note(folder: Path, position: int) -> dict[str, Any]:
+def _read_info(folder: Path, position: int) -> dict[str, Any]:
     path = _rows_path(folder, position).with_suffix(".json")
     if not path.is_file():
-        raise UserError(f"{folder} is not finished ({path.name} is missing): {_AGAIN}, it goes on where it stopped")
+        raise UserError(f"{folder} is not finished ({path.name} is missing): {_AGAIN}, which resumes")
     try:
-        note = json.loads(path.read_text(encoding="utf-8"))
-        return {"sha256": str(note["sha256"]), "labels": [int(label) for label in note["labels"]]}
+        info = json.loads(path.read_text(encoding="utf-8"))
+        return {"sha256": str(info["sha256"]), "labels": [int(label) for label in info["labels"]]}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path} is damaged ({error}): delete it and {_AGAIN}") from error
 
 
 def _typed(content: Any) -> dict[str, Any]:
-    """Return the fields of a manifest if each is of its kind and in its range."""
+    """Return the fields of a manifest, each of the right type and in range."""
     kinds = {"domain": str, "encoder": dict, "data": dict, "n": int, "dim": int, "dtype": str, "shard_size": int,
              "classes": list, "versions": dict, "format": int}  # fmt: skip
     if not isinstance(content, dict):

@@ -1,4 +1,4 @@
-"""Domains as features of a frozen encoder, which ``tta-cattan extract-features`` wrote."""
+"""Domains as features of a frozen encoder, in the folders that feature extraction writes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tta_cattan.util.errors import UserError
 class FeatureRows(BatchedDataset):
     """The rows of a folder of features, read from disk batch by batch."""
 
-    def __init__(self, folder: FeatureFolder, n: int = -1) -> None:
+    def __init__(self, folder: FeatureFolder) -> None:
         self.folder = folder
-        self.labels = torch.from_numpy(folder.labels if n < 0 else folder.labels[:n])
+        self.labels = torch.from_numpy(folder.labels)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -38,7 +38,7 @@ class FeatureRows(BatchedDataset):
 
 @BENCHMARK_REGISTRY.register("features")
 class Features(DomainBenchmark):
-    """``DATA_DIR/<domain>/`` as ``tta-cattan extract-features`` writes it."""
+    """``DATA_DIR/<domain>/``, each a folder of feature shards."""
 
     images = False
 
@@ -49,13 +49,13 @@ class Features(DomainBenchmark):
 
     @property
     def short_names(self) -> dict[str, str]:  # type: ignore[override]
-        """The domains of DATA.DOMAINS, or all that DATA_DIR has: an initial where no other has it, else the name."""
+        """The domains of DATA.DOMAINS, or all in DATA_DIR: the initial where it is unique, else the name."""
         names = self.cfg.DATA.DOMAINS or [
             path.parent.name for path in sorted(Path(self.cfg.DATA_DIR).glob(f"*/{MANIFEST}"))
         ]
         if not names:
             raise UserError(
-                f"DATA_DIR = {self.cfg.DATA_DIR!r} holds no folders of features: make them once with `tta-cattan "
+                f"DATA_DIR = {self.cfg.DATA_DIR!r} holds no features: extract them once with `tta-cattan "
                 "extract-features --cfg FILE --out DIR`, and set DATA_DIR to that DIR"
             )
         initials = [name[0].upper() for name in names]
@@ -66,7 +66,7 @@ class Features(DomainBenchmark):
         return Manifest.read(self._folder(self.source_domain)).classes
 
     def check(self) -> None:
-        """Check that all domains are there, whole, and by one encoder over one list of classes."""
+        """Check that all domains are there, complete, and of one encoder and one list of classes."""
         source = open_features(self._folder(self.source_domain)).manifest
         for domain in self.domains():
             self._check_alike(source, open_features(self._folder(domain.name)).manifest)
@@ -84,9 +84,8 @@ class Features(DomainBenchmark):
                     f"({_difference(one, other)}): extract both with the same `tta-cattan extract-features` command"
                 )
 
-    def target(self, domain: Domain) -> FeatureRows:
-        """Return the features of a domain, or the first CORRUPTION.NUM_EX."""
-        return FeatureRows(open_features(self._folder(domain.name)), self.cfg.CORRUPTION.NUM_EX)
+    def whole_target(self, domain: Domain) -> FeatureRows:
+        return FeatureRows(open_features(self._folder(domain.name)))
 
     def source(self) -> FeatureRows:
         """Return the features of the source domain."""
@@ -96,7 +95,7 @@ class Features(DomainBenchmark):
         return {"name": self.source_domain, "sha256": content_hash(self._folder(self.source_domain))}
 
     def describe(self) -> dict[str, Any]:
-        # What is there, not what is asked for: cells of one target are found again when all are asked for.
+        # What is on the disk, not what the config names: a run of all targets reuses the cells of one.
         there = [name for name in self.short_names if (self._folder(name) / MANIFEST).is_file()]
         return {"name": "features", "domains": {name: content_hash(self._folder(name)) for name in there}}
 
@@ -105,7 +104,7 @@ class Features(DomainBenchmark):
 
 
 def _difference(one: Any, other: Any) -> str:
-    """Return the first thing that two dicts, lists or values differ in."""
+    """Return the first difference between two dicts, lists or values."""
     if isinstance(one, dict):
         key = next(key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key))
         return f"{key}: {one.get(key)!s:.40} and {other.get(key)!s:.40}"

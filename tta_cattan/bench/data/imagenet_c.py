@@ -10,7 +10,7 @@ from typing import Any
 
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
-from tta_cattan.bench.data.image_folder import (
+from tta_cattan.bench.data.image_files import (
     ImageList,
     find_images,
     first_images,
@@ -42,8 +42,13 @@ def robustbench_ids() -> list[str]:
     return file.read_text().split()
 
 
+@lru_cache(maxsize=1)
+def _training_samples(folder: Path) -> list[tuple[Path, int]]:
+    return find_images(folder, class_labels())
+
+
 class _ImageNet(Benchmark):
-    """Folders ``<root>/<wnid>/<image>``; at most 5,000 images means RobustBench's, more (or -1) all that are there."""
+    """``<root>/<wnid>/<image>``; NUM_EX up to 5,000 takes RobustBench's images, more (or -1) all there are."""
 
     num_classes, family = 1000, "imagenet"
     obtain: str
@@ -57,11 +62,11 @@ class _ImageNet(Benchmark):
         raise NotImplementedError
 
     def check(self) -> None:
-        """Check that every folder that is asked for is there, with the classes of the 5,000 ids where they are used."""
+        """Check that every folder is there, with all classes where RobustBench's 5,000 images are used."""
         if N_IDS < self.cfg.CORRUPTION.NUM_EX < N_ALL:
             raise UserError(
                 f"CORRUPTION.NUM_EX = {self.cfg.CORRUPTION.NUM_EX}: give at most {N_IDS} (the first of the images that "
-                f"RobustBench evaluates), or {N_ALL} or -1 for all that are there"
+                f"RobustBench evaluates), or {N_ALL} or -1 for all there are"
             )
         for domain in self.domains():
             root = self.root(domain)
@@ -76,8 +81,8 @@ class _ImageNet(Benchmark):
                         "images that are there with CORRUPTION.NUM_EX -1"
                     )
 
-    def target(self, domain: Domain) -> ImageList:
-        """Return the images of a domain, decoded when they are asked for."""
+    def target(self, domain: Domain, seed: int = 0) -> ImageList:
+        """Return the images of a domain, decoded on access."""
         return ImageList(self._samples(domain), self.transform())
 
     def _samples(self, domain: Domain) -> list[tuple[Path, int]]:
@@ -91,12 +96,14 @@ class _ImageNet(Benchmark):
         """Return the conversion to a tensor: corrupted images have their size already."""
         return to_tensor_transform()
 
-    def source(self) -> ImageList | None:
+    def has_source(self) -> bool:
+        return self._source_folder().is_dir()
+
+    def source(self) -> ImageList:
         """Return the training images: DATA.SOURCE_DIR, or DATA_DIR/train."""
-        folder = self._source_folder()
-        if not folder.is_dir():
-            return None
-        return ImageList(find_images(folder, class_labels()), resize_crop_transform(self.cfg.DATA.IMAGE_SIZE))
+        if not self.has_source():
+            return super().source()
+        return ImageList(_training_samples(self._source_folder()), resize_crop_transform(self.cfg.DATA.IMAGE_SIZE))
 
     def describe_source(self) -> dict[str, Any]:
         folder = self._source_folder()

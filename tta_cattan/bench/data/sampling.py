@@ -1,16 +1,19 @@
-"""Parts of a data set, chosen by a seed and by class."""
+"""Parts of a data set, drawn by a seed and by class."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+from tta_cattan.bench.data.image_files import ImageList
 from tta_cattan.bench.data.stream import BatchedDataset
 
 
 def labels_of(dataset: Dataset) -> list[int] | None:
-    """Return the labels of a data set without decoding an input, or None where it does not tell them.
+    """Return the labels of a data set without decoding an input, or None where it does not say.
 
     Note: they are a TensorDataset's second tensor, ``dataset.labels``, or the second entries of ``dataset.samples``.
     """
@@ -26,9 +29,11 @@ def labels_of(dataset: Dataset) -> list[int] | None:
 
 
 def take(dataset: Dataset, indices: list[int]) -> Dataset:
-    """Return the samples at ``indices``; what is in memory stays there, what is read in batches is read so still."""
+    """Return the samples at ``indices``; a data set in memory, of image files or read in batches stays one."""
     if isinstance(dataset, TensorDataset):
         return TensorDataset(*(tensor[indices] for tensor in dataset.tensors))
+    if isinstance(dataset, ImageList):
+        return ImageList([dataset.samples[index] for index in indices], dataset.transform)
     return BatchedPart(dataset, indices) if isinstance(dataset, BatchedDataset) else Subset(dataset, indices)
 
 
@@ -52,38 +57,41 @@ class BatchedPart(BatchedDataset):
 
 
 def per_class(dataset: Dataset, n: int, seed: int) -> Dataset:
-    """Return at most ``n`` samples of each class (0: all), chosen by ``seed``, in the order they had."""
+    """Return at most ``n`` samples of each class (0: all), drawn by ``seed``, in their order."""
     if not n:
         return dataset
     groups = _shuffled_classes(dataset, seed)
     return take(dataset, sorted(index for group in groups for index in group[:n]))
 
 
-def limited(dataset: Dataset, limit: int, fraction: float, seed: int) -> Dataset:
-    """Return the part of a target set that ``DATA.LIMIT`` or ``DATA.FRACTION`` leaves, in the order it had.
+def count_per_class(dataset: Dataset, n: int) -> int:
+    """Return the number of samples that ``per_class`` returns."""
+    labels = labels_of(dataset)
+    counts = [len(dataset)] if labels is None else Counter(labels).values()
+    return sum(min(count, n or count) for count in counts)
 
-    ``limit`` samples (0: all) come from the classes in turn, so that their numbers differ by one at most while every
-    class has enough; ``fraction`` keeps that share of every class, one sample at least.
+
+def balanced(dataset: Dataset, n: int, seed: int) -> Dataset:
+    """Return ``n`` samples (-1: all), equally many per class, drawn by ``seed``, in their order.
+
+    Note: the classes take turns, so their numbers differ by one at most while every class has enough.
     """
-    groups = _shuffled_classes(dataset, seed) if limit or fraction < 1 else []
-    if limit:
-        turns = sorted((turn, place) for place, group in enumerate(groups) for turn in range(len(group)))
-        return take(dataset, sorted(groups[place][turn] for turn, place in turns[:limit]))
-    if fraction < 1:
-        kept = [group[: max(1, round(fraction * len(group)))] for group in groups]
-        return take(dataset, sorted(index for group in kept for index in group))
-    return dataset
+    if n < 0 or n >= len(dataset):
+        return dataset
+    groups = _shuffled_classes(dataset, seed)
+    turns = sorted((turn, place) for place, group in enumerate(groups) for turn in range(len(group)))
+    return take(dataset, sorted(groups[place][turn] for turn, place in turns[:n]))
 
 
 def split_at_random(n: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Return the places of two parts of ``n`` samples; the second has ``share`` of them, rounded, one at least."""
+    """Return the indices of two parts of ``n`` samples; the second has ``share`` of them, rounded, one at least."""
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
     held = min(max(1, round(share * n)), n - 1) if share else 0
     return sorted(order[held:]), sorted(order[:held])
 
 
 def _shuffled_classes(dataset: Dataset, seed: int) -> list[list[int]]:
-    """Return the places of each class's samples in an order by ``seed``; one class where the labels are not told."""
+    """Return the indices of each class, shuffled by ``seed``; one class for all where the labels are unknown."""
     labels = labels_of(dataset)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).tolist()
     groups: dict[int, list[int]] = {}

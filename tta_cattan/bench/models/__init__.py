@@ -1,1 +1,1 @@
-"""Models: where the source model comes from and what adaptation needs to know of it."""
+"""Source models."""

@@ -1,4 +1,4 @@
-"""Reading checkpoints safely, and saying what is wrong with one that cannot be read."""
+"""Reading checkpoints safely, with one-line errors for those that cannot be read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         raise UserError(f"checkpoint {path} is empty: delete it and get it again")
     if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<head", b"<?xml")):
         raise UserError(
-            f"checkpoint {path} is an HTML page, not a checkpoint (a download that was answered by a web page): "
+            f"checkpoint {path} is an HTML page, not a checkpoint (a failed download): "
             "delete it and get it again with a browser"
         )
     content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path, start)
@@ -39,11 +39,10 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: str | Path, ignored: tuple[str, ...] = ()) -> None:
-    """Load a checkpoint into ``model``; a checkpoint of another architecture is named as such.
+    """Load a checkpoint into ``model``; refuse one of another architecture.
 
-    Note: prefixes that wrappers leave behind are stripped; half-precision weights are widened; a missing
-    ``num_batches_tracked`` is not a difference. Nothing else may be missing, or left over unless its name begins with
-    one of ``ignored``.
+    Note: prefixes of wrappers are stripped, half-precision weights are widened, and ``num_batches_tracked`` may be
+    missing. Nothing else may be missing, or left over unless its name begins with one of ``ignored``.
     """
     tensors = read_checkpoint(path)
     wanted = model.state_dict()
@@ -89,7 +88,7 @@ def _read_torch(path: Path, start: bytes) -> Mapping[str, Any]:
             f"checkpoint {path} {kind} ({str(error).splitlines()[0][:120]}). "
             "Save its state_dict alone, as safetensors or with torch.save"
         ) from error
-    except Exception as error:  # an unpickler can stumble over damaged bytes in any way
+    except Exception as error:  # damaged bytes make an unpickler fail in any way
         reason = (str(error) or type(error).__name__).splitlines()[0][:120]
         raise UserError(f"checkpoint {path} is damaged or not a checkpoint ({reason}): get it again") from error
     if not isinstance(content, Mapping):

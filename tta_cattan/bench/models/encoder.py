@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 POOLS = ("auto", "token", "head")
 WEIGHTS = ("file", "library", "random")
-# What a checkpoint of an encoder may hold besides it: MAE's decoder.
+# MAE's checkpoints hold a decoder besides the encoder.
 _DECODER = ("decoder_", "mask_token")
 
 
@@ -41,19 +41,19 @@ class ClassToken(nn.Module):
 
 
 def load_encoder(cfg: CfgNode, weights: str = "file", pool: str = "auto") -> tuple[LoadedModel, str]:
-    """Return ``MODEL.ARCH`` without its classifier, for images in [0, 1], and the way its features are pooled.
+    """Return ``MODEL.ARCH`` without its classifier, for images in [0, 1], and how its features are pooled.
 
-    ``weights``: those of ``MODEL.CKPT_PATH`` ("file"), those that timm or torchvision fetch ("library"), or none at all
-    ("random", for measuring speed). ``pool``: the class token ("token"), what the model's own classifier would receive
-    ("head"), or the class token where the model has one and its classifier was made for it ("auto").
+    ``weights``: those of ``MODEL.CKPT_PATH`` ("file"), those that timm or torchvision fetch ("library"), or "random"
+    (for measuring speed). ``pool``: the class token ("token"), the input of the model's own classifier ("head"), or the
+    class token where the classifier uses it ("auto").
     """
     arch, path = cfg.MODEL.ARCH, cfg.MODEL.CKPT_PATH
     _check_weights(arch, path, chosen("--weights", weights, WEIGHTS))
     check_arch(arch, None)
     library, _, name = arch.partition("/")
     if library not in ("timm", "torchvision") or not name:
-        raise UserError(f"MODEL.ARCH = {arch!r} is no encoder: give timm/NAME or torchvision/NAME")
-    torch.manual_seed(cfg.RNG_SEED)  # random weights are the same ones in every process
+        raise UserError(f"MODEL.ARCH = {arch!r} is not an encoder: give timm/NAME or torchvision/NAME")
+    torch.manual_seed(cfg.RNG_SEED)  # random weights are the same in every process
     build = _timm_encoder if library == "timm" else _torchvision_encoder
     network, classifier, mean, std = build(name, weights == "library")
     if path:
@@ -66,7 +66,7 @@ def load_encoder(cfg: CfgNode, weights: str = "file", pool: str = "auto") -> tup
 
 @torch.no_grad()
 def feature_dim(encoder: LoadedModel, image_size: int) -> int:
-    """Return the length of the encoder's features, or say that it does not take images of this size."""
+    """Return the length of the encoder's features; refuse images of a size it does not take."""
     device = next(encoder.model.parameters()).device
     try:
         features = encoder.model(torch.zeros(1, 3, image_size, image_size, device=device))
@@ -118,14 +118,14 @@ def _torchvision_encoder(name: str, pretrained: bool) -> tuple[nn.Module, str, t
 def _choose_pool(network: nn.Module, arch: str, pool: str) -> str:
     """Return "token" or "head".
 
-    Note: torchvision's transformers hand their class token to the classifier, so that "head" is the token there.
+    Note: the classifier of torchvision's transformers takes the class token, so "head" is the token there.
     """
     has_token = getattr(network, "cls_token", None) is not None and hasattr(network, "forward_features")
     if pool == "token" and not has_token:
         raise UserError(f"--pool token: {arch} has no class token that can be read; use --pool head")
     if pool != "auto":
         return pool
-    # A model that averages its patches was not trained to say anything with its class token.
+    # The class token of a model that averages its patches is not trained.
     pool = "token" if has_token and getattr(network, "global_pool", "token") == "token" else "head"
-    logger.info("features of %s: %s", arch, "its class token" if pool == "token" else "what its classifier receives")
+    logger.info("features of %s: %s", arch, "its class token" if pool == "token" else "the input of its classifier")
     return pool

@@ -31,9 +31,9 @@ def check_library_name(arch: str) -> None:
 
 
 def load_from_library(arch: str, num_classes: int | None, pretrained: bool) -> nn.Module:
-    """Return a library's network for images in [0, 1]; ``num_classes`` None: as many as the library gives it.
+    """Return a library's network for images in [0, 1]; ``num_classes`` None: the library's number.
 
-    ``torchvision/resnet50.IMAGENET1K_V1`` and ``timm/resnet50.tv_in1k`` say which of several weights are meant.
+    ``torchvision/resnet50.IMAGENET1K_V1`` and ``timm/resnet50.tv_in1k`` choose one of several weights.
 
     Note: pretrained weights are downloaded where the library has not cached them; nothing else is.
     """
@@ -90,19 +90,19 @@ def _same_classes(arch: str, has: int, wanted: int | None) -> None:
     """Refuse pretrained weights of another number of classes: a library would give the model a random classifier."""
     if wanted is not None and has != wanted:
         raise UserError(
-            f"MODEL.ARCH = {arch!r}: its pretrained weights are of {has} classes and the data set has {wanted}; set "
+            f"MODEL.ARCH = {arch!r}: its pretrained weights have {has} classes and the data set has {wanted}; set "
             "MODEL.CKPT_PATH to weights for this data set"
         )
 
 
 def downloaded(what: str, build: Callable[[], nn.Module]) -> nn.Module:
-    """Build a model whose weights a library fetches; a failed download is said in one line."""
+    """Build a model whose weights a library fetches; a failed download is a one-line error."""
     logger.info("loading the weights of %s (downloaded where they are not cached)", what)
     try:
         return build()
     except (OSError, RuntimeError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0][:160]
         raise UserError(
-            f"the weights of {what} could not be had ({reason}): get them on a machine with a network and set "
+            f"the weights of {what} could not be loaded ({reason}): get them on a machine with a network and set "
             "MODEL.CKPT_PATH to the file"
         ) from error

@@ -21,7 +21,7 @@ _COUNTER = "num_batches_tracked"
 
 
 def robustbench_names(family: str | None) -> list[str]:
-    """Return the names of RobustBench's corruption models for ``family`` (None: a benchmark that it has none for)."""
+    """Return the names of RobustBench's corruption models for ``family`` (None: no model)."""
     if family is None:
         return []
     return list(_entries(family))
@@ -40,7 +40,7 @@ def load_from_robustbench(name: str, family: str | None, ckpt_dir: str, replaced
     """
     if family is None:
         raise UserError(
-            f"MODEL.ARCH = {name!r} is RobustBench's, and this dataset is not one of its: use another model"
+            f"MODEL.ARCH = {name!r} is RobustBench's, which has no models for this data set: use another model"
         )
     standard = family == "imagenet" and name.startswith("Standard")
     if standard and replaced:
@@ -72,7 +72,7 @@ def _files(gdrive_id: str | list[str] | None, path: Path) -> list[tuple[str, Pat
 def _check_complete(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Refuse a model that did not get all its weights from the checkpoint.
 
-    Note: RobustBench forgives missing keys where the normaliser's are among them, and would go on with random weights.
+    Note: RobustBench ignores missing keys if the normaliser's are among them, and would use random weights.
     """
     given = {_bare(name) for name in tensors}
     missing = [
@@ -130,8 +130,8 @@ def _download(name: str, gdrive_id: str, path: Path) -> None:
         read_checkpoint(fresh)
         fresh.replace(path)
     except UserError as error:
-        raise UserError(f"the download of {name} did not bring a checkpoint ({error}); {advice}") from error
-    except Exception as error:  # the downloader raises its own kinds, and prints what it thinks of them
+        raise UserError(f"the download of {name} did not give a checkpoint ({error}); {advice}") from error
+    except Exception as error:  # the downloader raises errors of its own
         raise UserError(f"{name} could not be downloaded ({type(error).__name__}); {advice}") from error
     finally:
         fresh.unlink(missing_ok=True)

@@ -31,19 +31,19 @@ class ShotNetwork(nn.Module):
             nn.init.zeros_(linear.bias)
         nn.init.normal_(self.bn.weight, 1.0, 0.02)
         self.fc = weight_norm(fc)
-        self.removed_head = ""  # the layer of a backbone's checkpoint that has no place here
+        self.removed_head = ""  # the layer of a backbone's checkpoint that is not used here
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of images in [0, 1]."""
         return self.fc(self.bn(self.bottleneck(self.backbone(x))))
 
     def get_classifier(self) -> nn.Module:
-        """Return the classifier, by the name that timm has for it: the backbone's own answer is not the last layer."""
+        """Return the classifier, by timm's method: the backbone's own is not the last layer."""
         return self.fc
 
 
 def shot_network(arch: str, own: Callable[[int], nn.Module] | None, num_classes: int) -> ShotNetwork:
-    """Return SHOT's network on a backbone of torchvision or timm by name, or on one of ``own``, with random weights."""
+    """Return SHOT's network, with random weights, on a backbone of torchvision or timm, or on one of our ``own``."""
     whole = load_from_library(arch, None, pretrained=False) if own is None else own(num_classes)
     head, dim = remove_head(whole)
     network = ShotNetwork(whole, dim, num_classes)
@@ -52,7 +52,7 @@ def shot_network(arch: str, own: Callable[[int], nn.Module] | None, num_classes:
 
 
 def init_backbone(arch: str, model: ShotNetwork, init: str) -> None:
-    """Give the backbone weights that somebody trained: 'pretrained' (the library's) or those of a file."""
+    """Load the backbone's weights: 'pretrained' (the library's) or those of a file."""
     if init != "pretrained":
         load_weights(inner_network(model.backbone), init, ignored=(f"{model.removed_head}.",))
         return
@@ -60,14 +60,14 @@ def init_backbone(arch: str, model: ShotNetwork, init: str) -> None:
         raise UserError(f"SOURCE.INIT = 'pretrained': {arch} has no published weights; use 'random' or a file")
     try:
         donor = load_from_library(arch, None, pretrained=True)
-    except UserError as error:  # the file that it asks for is the backbone's here
+    except UserError as error:  # here the backbone's file is asked for
         raise UserError(str(error).replace("MODEL.CKPT_PATH", "SOURCE.INIT")) from error
     remove_head(donor)
     model.backbone.load_state_dict(donor.state_dict())
 
 
 def remove_head(model: nn.Module) -> tuple[str, int]:
-    """Take the last linear layer out of a network; return its name in the bare network and the number of features."""
+    """Remove the last linear layer of a network; return its name in the bare network and the number of features."""
     bare = inner_network(model)
     name = find_classifier(bare)
     dim = bare.get_submodule(name).in_features

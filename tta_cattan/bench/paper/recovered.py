@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from tta_cattan.bench.paper.present import Presentation, paper_says, percent
 from tta_cattan.bench.paper.study import Study
-from tta_cattan.bench.protocols.recovery_gate import FALLBACKS, AgreementCounts
+from tta_cattan.bench.protocols.recovery import FALLBACKS, AgreementCounts, agreement_counts
 from tta_cattan.bench.report.figures import Curve, lines
 from tta_cattan.bench.results.summary import Statistic
 from tta_cattan.bench.results.table import Entry, Table
 from tta_cattan.bench.run.gather import Gathered
-from tta_cattan.bench.run.recovery import agreement_counts
 from tta_cattan.methods import method_title
 from tta_cattan.util.errors import UserError
 

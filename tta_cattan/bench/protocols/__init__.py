@@ -3,6 +3,6 @@
 from tta_cattan.bench.protocols.evaluation import Evaluation
 from tta_cattan.bench.protocols.offline import run_offline
 from tta_cattan.bench.protocols.online import run_online
-from tta_cattan.bench.protocols.recovery import adapt_hypotheses, evaluate_mix, run_recovery
+from tta_cattan.bench.protocols.recovery import run_recovery
 
-__all__ = ["Evaluation", "adapt_hypotheses", "evaluate_mix", "run_offline", "run_online", "run_recovery"]
+__all__ = ["Evaluation", "run_offline", "run_online", "run_recovery"]

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from tta_cattan.bench.data import Stream
-from tta_cattan.bench.data.sampling import limited
-from tta_cattan.bench.protocols import run_offline, run_online
+from tta_cattan.bench.protocols import run_offline, run_online, run_recovery
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.run.cost import Meter, stored_bytes
 from tta_cattan.bench.run.plan import Job
-from tta_cattan.bench.run.recovery import recovery_cell
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.methods import AdaptationMethod, setup_model
 from tta_cattan.network.copies import copy_for_adaptation, own_free_parameters
@@ -31,13 +29,13 @@ def run_cell(job: Job, setting: Setting) -> Record:
         own_free_parameters(method, source)
         return method
 
-    dataset = limited(setting.benchmark.target(cell.target), cfg.DATA.LIMIT, cfg.DATA.FRACTION, cell.seed)
+    dataset = setting.benchmark.target(cell.target, cell.seed)
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
     with progress(None, None, f"{cell.label} {cell.target.label} seed {cell.seed}") as bar:
         if cfg.TEST.PROTOCOL == "recovery":
             plain = copy_for_adaptation(source)
-            metrics, info = recovery_cell(make, plain, setting.benchmark, stream, cfg, cell.seed, bar.update)
+            metrics, info = run_recovery(make, plain, setting.benchmark, stream, cfg, cell.seed, bar.update)
             metrics, predictions = {**metrics, **meter.metrics(len(dataset))}, None
         else:
             method = make()

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from tta_cattan.alignment import Subspace
 from tta_cattan.bench.data import Stream
 from tta_cattan.bench.data.benchmark import Benchmark
-from tta_cattan.bench.data.sampling import per_class
 from tta_cattan.bench.models.zoo import resolve_device, untrained_model
 from tta_cattan.bench.run.plan import Row
+from tta_cattan.bench.source.fitting import aligning_method, feature_place
 from tta_cattan.methods import ADAPTATION_REGISTRY, setup_model
-from tta_cattan.network.layers import find_classifier
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ def rehearse(cfg: CfgNode, model: nn.Module, benchmark: Benchmark, subspace: Sub
     """
     method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
     if method.needs_source_subspace(cfg) and subspace is None and method.value_in(cfg, "source_basis") == "auto":
-        name = find_classifier(model, cfg.MODEL.CLASSIFIER, benchmark.num_classes)
-        subspace = _stand_in(cfg, model.get_submodule(name).in_features, benchmark)
+        subspace = _stand_in(cfg, model, benchmark)
     setup_model(copy.deepcopy(model), cfg, benchmark.num_classes, subspace)
 
 
@@ -71,7 +69,11 @@ def check_inputs(cfg: CfgNode, model: nn.Module, inputs: Tensor) -> None:
         ) from error
 
 
-def _stand_in(cfg: CfgNode, dim: int, benchmark: Benchmark) -> Subspace:
-    source = benchmark.source()  # None: the subspace came in a file, whose size is seen when it is read
-    d = dim if source is None else min(dim, len(per_class(source, cfg.SOURCE.PER_CLASS, cfg.RNG_SEED)))
-    return Subspace(torch.eye(dim, d), torch.ones(d), torch.zeros(dim), d, cfg.CATTAN.CENTERING != "none")
+def _stand_in(cfg: CfgNode, model: nn.Module, benchmark: Benchmark) -> Subspace:
+    method = aligning_method(cfg)
+    layer, centered = method.value_in(cfg, "layer"), method.value_in(cfg, "centering") != "none"
+    inputs = first_inputs(benchmark) if layer else None
+    _, dim, rows = feature_place(cfg, model, benchmark, inputs)
+    # Without source data the subspace comes in a file, whose size is seen when it is read.
+    d = min(dim, rows * benchmark.source_count(cfg.SOURCE.PER_CLASS)) if benchmark.has_source() else dim
+    return Subspace(torch.eye(dim, d), torch.ones(d), torch.zeros(dim), d, centered, layer=layer)

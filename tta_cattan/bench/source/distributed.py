@@ -1,4 +1,4 @@
-"""Sharing the fit of a subspace among the processes that ``torchrun`` started."""
+"""Sharing work among the processes of ``torchrun``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tta_cattan.alignment import FeatureMoments
 
 @dataclass(frozen=True)
 class Workers:
-    """This process's place among those that share the work."""
+    """The rank of this process among those that share the work."""
 
     rank: int = 0
     count: int = 1
@@ -31,11 +31,11 @@ ALONE = Workers()
 
 @contextmanager
 def join_workers() -> Iterator[Workers]:
-    """Join the group that ``torchrun`` describes in the environment, or work alone."""
+    """Join the process group that ``torchrun`` set up, or work alone."""
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield ALONE
         return
-    # gloo: what is exchanged are two small sums, and it works without GPUs.
+    # gloo works without GPUs, and only two small sums are exchanged.
     dist.init_process_group("gloo")
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -46,7 +46,7 @@ def join_workers() -> Iterator[Workers]:
 
 
 def reduce_moments(moments: FeatureMoments, workers: Workers) -> FeatureMoments:
-    """Return the moments of all processes' samples: sums are reduced, nothing else is exchanged.
+    """Return the moments of all processes' samples; only sums are exchanged.
 
     With ``n = sum n_k`` and ``m = sum n_k m_k / n`` the scatter is ``sum_k S_k + n_k (m_k - m)(m_k - m)^T``.
     """

@@ -1,4 +1,4 @@
-"""Running an encoder over the domains of a benchmark: shard by shard, shared among processes, resumed after a kill."""
+"""Running an encoder over the domains of a benchmark: in shards, distributed, resumable."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from tta_cattan import __version__
 from tta_cattan.bench.data import Benchmark, Stream
-from tta_cattan.bench.data.feature_shards import MANIFEST, Manifest, shard_is_whole, write_shard
-from tta_cattan.bench.data.image_folder import ImageList
+from tta_cattan.bench.data.feature_shards import MANIFEST, Manifest, shard_is_complete, write_shard
+from tta_cattan.bench.data.image_files import ImageList
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.models.encoder import feature_dim
 from tta_cattan.bench.models.zoo import LoadedModel, resolve_device
@@ -60,7 +60,7 @@ def extract_domain(
     cut: Cut = Cut(),
     workers: Workers = ALONE,
 ) -> Share:
-    """Write this process's share of a domain's features to ``out/<domain>``; whole shards that are there are kept.
+    """Write this process's share of a domain's features to ``out/<domain>``; complete shards are kept.
 
     Note: a shard's batches do not depend on the number of processes, so neither do its bytes.
     """
@@ -88,7 +88,7 @@ def extract_domain(
     else:
         manifest.write(folder)
     shards = list(enumerate(manifest.shards()))[workers.rank :: workers.count]
-    missing = [(position, rows) for position, rows in shards if not shard_is_whole(folder, position, len(rows))]
+    missing = [(position, rows) for position, rows in shards if not shard_is_complete(folder, position, len(rows))]
     started = time.perf_counter()
     for position, rows in progress(missing, len(missing), f"features of {domain.label}"):
         features, labels = encode(cfg, encoder, Subset(dataset, rows))
@@ -97,7 +97,7 @@ def extract_domain(
         if not np.isfinite(features).all():
             raise UserError(
                 f"the features of {domain.label} hold NaN or Inf in the rows {rows.start} to {rows.stop - 1}: check "
-                "the weights, MIXED_PRECISION and --dtype"
+                "the weights, MIXED_PRECISION and the data type"
             )
         write_shard(folder, position, features, labels)
     images = sum(len(rows) for _, rows in missing)
@@ -118,11 +118,11 @@ def encode(cfg: CfgNode, encoder: LoadedModel, dataset: Dataset) -> tuple[np.nda
 
 
 def describe_inputs(dataset: Dataset) -> dict[str, str]:
-    """Return a hash of what decides the content: names, sizes and labels of files, or the arrays themselves."""
+    """Return a hash of what determines the content: names, sizes and labels of files, or the arrays themselves."""
     if isinstance(dataset, TensorDataset):
         return {"sha256": sha256_tensors(dict(zip("xy", dataset.tensors, strict=True)))}
     if not isinstance(dataset, ImageList):
-        raise UserError(f"features are taken of images, and this benchmark has {type(dataset).__name__}")
+        raise UserError(f"features are extracted from images, and this benchmark has {type(dataset).__name__}")
     # The folders above a class folder may move.
     lines = [f"{path.parent.name}/{path.name} {path.stat().st_size} {label}" for path, label in dataset.samples]
     return {"files_sha256": sha256_text("\n".join(lines))}

@@ -1,4 +1,4 @@
-"""Fitting the source subspace: streamed, shared among processes, resumed after a kill."""
+"""Fitting the source subspace: streamed, distributed, resumable."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from tta_cattan.bench.data.sampling import per_class
 from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.models.zoo import LoadedModel, resolve_device
 from tta_cattan.bench.source.distributed import ALONE, Workers, reduce_moments
+from tta_cattan.methods import ADAPTATION_REGISTRY, CATTAn
 from tta_cattan.network.layers import find_classifier, iterate_features
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 from tta_cattan.util.progress import progress
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
     from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
 
-_SAVE_EVERY = 60.0  # seconds between two notes of how far the fit has come
+_SAVE_EVERY = 60.0  # seconds between two checkpoints
 
 
 def fit_source_subspace(
@@ -42,40 +43,68 @@ def fit_source_subspace(
     workers: Workers = ALONE,
     d: int | None = None,
 ) -> Subspace:
-    """Fit the subspace of the benchmark's source data; every process passes through here with its share of it.
+    """Fit the subspace of the benchmark's source data; every process calls this with its share of the work.
 
-    Note: ``path`` itself is not written; beside it lies a note per process from which a killed fit goes on, until
-    ``drop_note`` is called.
+    Note: ``path`` itself is not written. Beside it, each process keeps a checkpoint from which a killed fit resumes,
+    until ``remove_checkpoint`` is called.
     """
     data = per_class(benchmark.source(), cfg.SOURCE.PER_CLASS, cfg.RNG_SEED)
     device = resolve_device(cfg.DEVICE)
     stream = Stream(data, cfg.TEST.BATCH_SIZE, cfg.RNG_SEED, device, cfg.TEST.NUM_WORKERS)
-    classifier = find_classifier(loaded.model, cfg.MODEL.CLASSIFIER, benchmark.num_classes)
-    dim = loaded.model.get_submodule(classifier).in_features
+    layer = aligning_method(cfg).value_in(cfg, "layer")
+    inputs = next(iter(stream.only([0]))).inputs[:2] if layer else None
+    place, dim, _ = feature_place(cfg, loaded.model, benchmark, inputs)
     if d is not None and not 1 <= d <= min(dim, len(data)):
         raise UserError(
-            f"--d {d}: {len(data)} images of {dim} features determine 1 to {min(dim, len(data))} directions"
+            f"--d {d}: {len(data)} samples of {dim} features determine 1 to {min(dim, len(data))} directions"
         )
-    provenance = {**describe_fit(cfg, loaded, benchmark, len(data)), "classifier": classifier}
-    note = _note(path, workers)
-    # A note counts batches: it is of this fit only where the batches are the same.
+    provenance = {**describe_fit(cfg, loaded, benchmark, len(data)), "layer": place}
+    checkpoint = _checkpoint(path, workers)
+    # A checkpoint counts batches: it is of this fit only where the batches are the same.
     identity = {**provenance, "batch": cfg.TEST.BATCH_SIZE, "seed": cfg.RNG_SEED, "from": cfg.DATA.SOURCE_DIR}
-    moments, done = _resume(note, identity, loaded, classifier, device)
+    moments, done = _resume(checkpoint, identity, FeatureMoments(dim, device))
     mine = range(workers.rank, len(stream), workers.count)
     if done:
-        logger.info("going on after %d of %d batches (%s)", done, len(mine), note)
-    moments = _absorb(moments, loaded, classifier, stream, mine, done, note, identity)
+        logger.info("resuming after %d of %d batches (%s)", done, len(mine), checkpoint)
+    batches = (batch.inputs for batch in stream.only(mine[done:]))
+    features = iterate_features(loaded.model, place, batches, layer, dim)
+    moments = _absorb(moments, features, len(mine), done, checkpoint, identity)
     whole = reduce_moments(moments, workers)
-    return subspace_of_moments(whole, d, cfg.CATTAN.CENTERING != "none", provenance)
+    return subspace_of_moments(whole, d, _centered(cfg), provenance, layer)
 
 
-def drop_note(path: Path, workers: Workers = ALONE) -> None:
-    """Forget how far a fit had come, once its result is on the disk."""
-    _note(path, workers).unlink(missing_ok=True)
+def aligning_method(cfg: CfgNode) -> type[CATTAn]:
+    """Return the class whose keys say how the subspace is fitted: the config's method if it aligns, else CATTAn."""
+    name = cfg.MODEL.ADAPTATION
+    method = ADAPTATION_REGISTRY.get(name) if name in ADAPTATION_REGISTRY else CATTAn
+    return method if issubclass(method, CATTAn) else CATTAn
 
 
-def _note(path: Path, workers: Workers) -> Path:
-    return path.with_name(f".{path.name}.{workers.rank}-of-{workers.count}.partial")
+def feature_place(cfg: CfgNode, model: nn.Module, benchmark: Benchmark, inputs: Tensor | None) -> tuple[str, int, int]:
+    """Return the module whose features are aligned, their number, and how many rows of them a sample gives.
+
+    It is the classifier, whose input they are, or the config's ``LAYER``, whose output they are; that layer's is
+    known only from a pass over a few ``inputs``.
+    """
+    layer = aligning_method(cfg).value_in(cfg, "layer")
+    if layer:
+        rows = next(iterate_features(model, "", [inputs.to(next(model.parameters()).device)], layer))
+        return layer, rows.shape[1], len(rows) // len(inputs)
+    classifier = find_classifier(model, cfg.MODEL.CLASSIFIER, benchmark.num_classes)
+    return classifier, model.get_submodule(classifier).in_features, 1
+
+
+def _centered(cfg: CfgNode) -> bool:
+    return aligning_method(cfg).value_in(cfg, "centering") != "none"
+
+
+def remove_checkpoint(path: Path, workers: Workers = ALONE) -> None:
+    """Delete the checkpoint of a fit, once its result is on the disk."""
+    _checkpoint(path, workers).unlink(missing_ok=True)
+
+
+def _checkpoint(path: Path, workers: Workers) -> Path:
+    return path.with_name(f".{path.name}.{workers.rank}-of-{workers.count}.checkpoint")
 
 
 def describe_fit(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark, n: int) -> dict[str, Any]:
@@ -87,38 +116,32 @@ def describe_fit(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark, n: int
         "n": n,
         "per_class": cfg.SOURCE.PER_CLASS,
         "seed": cfg.RNG_SEED if cfg.SOURCE.PER_CLASS else None,
-        "centering": "none" if cfg.CATTAN.CENTERING == "none" else "pca",
+        "centering": "pca" if _centered(cfg) else "none",
         "versions": {"tta-cattan": __version__, "torch": torch.__version__},
     }
 
 
 def _absorb(
     moments: FeatureMoments,
-    loaded: LoadedModel,
-    classifier: str,
-    stream: Stream,
-    mine: range,
+    features: Iterator[Tensor],
+    batches: int,
     done: int,
-    note: Path,
+    checkpoint: Path,
     identity: dict[str, Any],
 ) -> FeatureMoments:
     """Add the features of this process's remaining batches to the sums."""
-    batches = stream.only(mine[done:])
     saved = time.monotonic()
-    features: Iterator[Tensor] = iterate_features(loaded.model, classifier, (batch.inputs for batch in batches))
-    for position, rows in enumerate(
-        progress(features, len(mine) - done, "fitting the source subspace"), start=done + 1
-    ):
+    for position, rows in enumerate(progress(features, batches - done, "fitting the source subspace"), start=done + 1):
         moments.update(rows.float())
         if time.monotonic() - saved > _SAVE_EVERY:
-            _save(note, moments, position, identity)
+            _save(checkpoint, moments, position, identity)
             saved = time.monotonic()
     return moments
 
 
-def _save(note: Path, moments: FeatureMoments, done: int, identity: dict[str, Any]) -> None:
-    # Nothing is folded in for the note: when it is written depends on the clock, and the sums must not.
-    with atomic_path(note) as temporary:
+def _save(checkpoint: Path, moments: FeatureMoments, done: int, identity: dict[str, Any]) -> None:
+    # Nothing is folded in beforehand: when this is called depends on the clock, and the sums must not.
+    with atomic_path(checkpoint) as temporary:
         save_file(
             {"mean": moments.mean.cpu(), "scatter": moments.scatter.cpu(), "waiting": moments.waiting().cpu()},
             temporary,
@@ -126,17 +149,14 @@ def _save(note: Path, moments: FeatureMoments, done: int, identity: dict[str, An
         )
 
 
-def _resume(
-    note: Path, identity: dict[str, Any], loaded: LoadedModel, classifier: str, device: torch.device
-) -> tuple[FeatureMoments, int]:
-    """Return the sums so far and the number of batches in them; from nothing where the note is of another fit."""
+def _resume(checkpoint: Path, identity: dict[str, Any], moments: FeatureMoments) -> tuple[FeatureMoments, int]:
+    """Return the sums so far and the number of batches in them; none where the checkpoint is of another fit."""
     from safetensors import SafetensorError, safe_open
 
-    moments = FeatureMoments(loaded.model.get_submodule(classifier).in_features, device)
-    if not note.is_file():
+    if not checkpoint.is_file():
         return moments, 0
     try:
-        with safe_open(note, framework="pt") as file:
+        with safe_open(checkpoint, framework="pt") as file:
             header = file.metadata()
             if header.get("of") != json.dumps(identity, sort_keys=True):
                 return moments, 0
@@ -144,7 +164,7 @@ def _resume(
             moments.scatter.copy_(file.get_tensor("scatter"))
             waiting = file.get_tensor("waiting")
     except SafetensorError:
-        return FeatureMoments(moments.dim, device), 0
+        return FeatureMoments(moments.dim, moments.device), 0
     moments.count = int(header["count"])
     moments.update(waiting)
     return moments, int(header["done"])

@@ -1,4 +1,4 @@
-"""The source model of a run: loaded by name, or trained on the benchmark's source data and kept."""
+"""The source model of a run: loaded by name, or trained on the benchmark's source data and cached in CKPT_DIR."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from tta_cattan.bench.data.benchmark import Benchmark
-from tta_cattan.bench.models.architectures import Architecture, find_architecture
 from tta_cattan.bench.models.checkpoints import load_weights
-from tta_cattan.bench.models.zoo import LoadedModel, load_model, resolve_device
-from tta_cattan.bench.source.recipe import Recipe
-from tta_cattan.bench.source.training import SourceStreams, train_classifier
+from tta_cattan.bench.models.zoo import Architecture, LoadedModel, find_architecture, load_model, resolve_device
+from tta_cattan.bench.source.training import Recipe, SourceStreams, train_classifier
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path, sha256_file, sha256_text
 
@@ -30,19 +28,18 @@ logger = logging.getLogger(__name__)
 def source_model(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
     """Return the source model of a run: loaded by name, or the one trained by the config's recipe.
 
-    Note: what takes a minute is trained on the spot; what takes longer is asked for, with the command.
+    Note: a network that takes a minute is trained on the spot; for others the user is told the command.
     """
-    architecture = _trained_architecture(cfg)
-    if architecture is None:
+    if _trained_architecture(cfg) is None:
         return load_model(cfg, benchmark.num_classes, benchmark.family)
     require_trained(cfg, benchmark)
     return train_source(cfg, benchmark)
 
 
 def require_trained(cfg: CfgNode, benchmark: Benchmark) -> None:
-    """Refuse to go on without a source model that only ``train-source`` or ``pairs`` makes."""
+    """Refuse to continue without a source model that takes too long to be trained on the spot."""
     architecture = _trained_architecture(cfg)
-    if architecture is None or architecture.trained_here or (path := checkpoint_path(cfg, benchmark)).is_file():
+    if architecture is None or architecture.trained_here or (path := trained_path(cfg, benchmark)).is_file():
         return
     raise UserError(
         f"there is no source model at {path}: train it with `tta-cattan train-source --cfg FILE DATA.SOURCE "
@@ -51,15 +48,16 @@ def require_trained(cfg: CfgNode, benchmark: Benchmark) -> None:
 
 
 def ensure_trained(cfg: CfgNode, benchmark: Benchmark) -> None:
-    """Train the source model where it is one that is trained and its file is not there."""
-    if _trained_architecture(cfg) is not None and not checkpoint_path(cfg, benchmark).is_file():
+    """Train the source model if it is one that is trained here and its file does not exist."""
+    if _trained_architecture(cfg) is not None and not trained_path(cfg, benchmark).is_file():
         train_source(cfg, benchmark)
 
 
 def train_source(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
-    """Return the network ``MODEL.ARCH`` trained on the benchmark's source data, from its file if that is there.
+    """Return the network ``MODEL.ARCH`` trained on the benchmark's source data, from its file if that exists.
 
-    Note: the file's name holds a fingerprint of all that decides its weights, so a changed recipe trains anew.
+    Note: the file's name holds a fingerprint of all that determines its weights, so a changed recipe trains again; the
+    file itself holds their hash, so changed weights are noticed.
     """
     architecture = _trained_architecture(cfg)
     if architecture is None:
@@ -67,36 +65,40 @@ def train_source(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
             f"MODEL.ARCH = {cfg.MODEL.ARCH!r}{' with MODEL.CKPT_PATH' if cfg.MODEL.CKPT_PATH else ''} has its weights "
             "already; a network that is trained here is e.g. 'shot/torchvision/resnet50' or 'small_cnn'"
         )
-    path, recipe, device = checkpoint_path(cfg, benchmark), Recipe.of(cfg), resolve_device(cfg.DEVICE)
+    path, recipe, device = trained_path(cfg, benchmark), Recipe.of(cfg), resolve_device(cfg.DEVICE)
     torch.manual_seed(cfg.RNG_SEED)
     model = architecture(benchmark.num_classes, cfg.MODEL)
     if path.is_file():
         load_weights(model, path)
-        return LoadedModel.of(model.to(device), str(path))
+        loaded = LoadedModel.of(model.to(device), str(path))
+        if loaded.sha256 != _metadata(path).get("sha256"):
+            raise UserError(f"{path} was changed after training: delete it to train again")
+        return loaded
     architecture.initialise(model, cfg.SOURCE.INIT)
     streams = SourceStreams.of(benchmark, recipe, device, cfg.TEST.NUM_WORKERS)
-    logger.info("training %s on %d source samples (kept in %s)", cfg.MODEL.ARCH, len(streams.training.dataset), path)
+    logger.info("training %s on %d source samples (saved as %s)", cfg.MODEL.ARCH, len(streams.training.dataset), path)
     identity = describe_training(cfg, benchmark)
-    note = path.with_name(f".{path.name}.partial")
-    accuracy = train_classifier(model.to(device), streams, recipe, note, identity)
-    metadata = {"recipe": json.dumps(identity, sort_keys=True)}
+    checkpoint = path.with_name(f".{path.name}.checkpoint")
+    accuracy = train_classifier(model.to(device), streams, recipe, checkpoint, identity)
+    trained = LoadedModel.of(model, str(path))
+    metadata = {"recipe": json.dumps(identity, sort_keys=True), "sha256": trained.sha256}
     if accuracy is not None:
         metadata["validation_accuracy"] = repr(accuracy)
     with atomic_path(path) as temporary:
         save_file(model.state_dict(), temporary, metadata=metadata)
-    note.unlink(missing_ok=True)
-    return LoadedModel.of(model, str(path))
+    checkpoint.unlink(missing_ok=True)
+    return trained
 
 
-def checkpoint_path(cfg: CfgNode, benchmark: Benchmark) -> Path:
-    """Return where the trained source model lies: ``CKPT_DIR/<benchmark>/<source>-<arch>-<fingerprint>``."""
+def trained_path(cfg: CfgNode, benchmark: Benchmark) -> Path:
+    """Return the file of the trained source model: ``CKPT_DIR/<benchmark>/<source>-<arch>-<fingerprint>``."""
     stamp = sha256_text(json.dumps(describe_training(cfg, benchmark), sort_keys=True))[:12]
     return Path(cfg.CKPT_DIR) / benchmark.name / f"{_stem(cfg, benchmark)}-{stamp}.safetensors"
 
 
 def describe_training(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
-    """Return all that decides the weights of a trained source model."""
-    if benchmark.source() is None:
+    """Return all that determines the weights of a trained source model."""
+    if not benchmark.has_source():
         raise UserError(f"MODEL.ARCH = {cfg.MODEL.ARCH!r} is trained on source data, and {benchmark.name} has none")
     architecture, init = find_architecture(cfg.MODEL.ARCH), cfg.SOURCE.INIT
     return {
@@ -109,13 +111,13 @@ def describe_training(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
 
 
 def validation_accuracy(path: str | Path) -> float | None:
-    """Return the accuracy on held-out source data that a trained model's file tells, if it does."""
-    told = _metadata(Path(path)).get("validation_accuracy")
-    return None if told is None else float(told)
+    """Return the accuracy on held-out source data that a trained model's file records, if it does."""
+    recorded = _metadata(Path(path)).get("validation_accuracy")
+    return None if recorded is None else float(recorded)
 
 
 def _trained_architecture(cfg: CfgNode) -> Architecture | None:
-    """Return the architecture where it is one that is trained on source data and no checkpoint replaces that."""
+    """Return the architecture if it is trained on source data and no checkpoint replaces its weights."""
     found = None if cfg.MODEL.CKPT_PATH else find_architecture(cfg.MODEL.ARCH)
     return found if found is not None and (found.trained_here or found.trained_apart) else None
 
@@ -134,7 +136,7 @@ def _metadata(path: Path) -> dict[str, str]:
 
 
 def _other_recipes(path: Path, cfg: CfgNode, benchmark: Benchmark) -> str:
-    """Return what a model of the same source and architecture was trained otherwise by, if there is one."""
+    """Return how the recipe of an existing model of the same source and architecture differs, if there is one."""
     wanted = describe_training(cfg, benchmark)
     for other in sorted(path.parent.glob(f"{_stem(cfg, benchmark)}-*.safetensors")):
         found = json.loads(_metadata(other).get("recipe", "{}"))

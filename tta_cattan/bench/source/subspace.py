@@ -11,9 +11,8 @@ from tta_cattan.alignment import Subspace
 from tta_cattan.alignment.subspace_files import find_subspaces, sha256_weights, subspace_path
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.models.zoo import LoadedModel
-from tta_cattan.bench.source.fitting import drop_note, fit_source_subspace
+from tta_cattan.bench.source.fitting import aligning_method, fit_source_subspace, remove_checkpoint
 from tta_cattan.config import get_defaults
-from tta_cattan.methods import ADAPTATION_REGISTRY, CATTAn
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_text
 
@@ -34,12 +33,6 @@ def source_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> 
     return kept_subspace(cfg, loaded, benchmark) if choice == "auto" else _read(loaded, Path(choice))
 
 
-def aligning_method(cfg: CfgNode) -> type[CATTAn]:
-    """Return the class whose keys say how the subspace is fitted: the config's method if it aligns, else CATTAn."""
-    method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
-    return method if issubclass(method, CATTAn) else CATTAn
-
-
 def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Subspace:
     """Return the subspace of a model from its file in CKPT_DIR, or fit it to the source data and keep it."""
     path = auto_path(cfg, loaded, benchmark)
@@ -48,7 +41,7 @@ def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Su
     require_source_data(benchmark, path)
     subspace = fit_source_subspace(cfg, loaded, benchmark, path)
     subspace.save(path)
-    drop_note(path)
+    remove_checkpoint(path)
     logger.info("source subspace: %d directions of %d samples (kept in %s)", subspace.d, subspace.count, path)
     return subspace
 
@@ -85,7 +78,7 @@ def check_source_basis(cfg: CfgNode, benchmark: Benchmark) -> None:
 
 def require_source_data(benchmark: Benchmark, path: Path) -> None:
     """Raise a UserError that names the alternatives if there is no source data."""
-    if benchmark.source() is None:
+    if not benchmark.has_source():
         raise UserError(
             f"CATTAn needs a source subspace, and {path} does not exist. With the source training images, make it "
             "once: `tta-cattan fit-source --cfg FILE DATA.SOURCE_DIR <folder of class folders>`. Without them: "

@@ -1,4 +1,4 @@
-"""The one training loop: it validates, keeps notes, and goes on after a kill as if nothing had happened."""
+"""Training a source model: the recipe, and a loop that validates, saves checkpoints and resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -11,30 +11,91 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from tqdm import tqdm
 
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.sampling import split_at_random, take
 from tta_cattan.bench.data.stream import Batch, Stream
-from tta_cattan.bench.source.recipe import Recipe
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 from tta_cattan.util.precision import Precision
 from tta_cattan.util.progress import progress
 
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
 logger = logging.getLogger(__name__)
 
-_SAVE_EVERY = 60.0  # seconds between two notes of how far the training has come
+_MOMENTUM = 0.9
+_SAVE_EVERY = 60.0  # seconds between two checkpoints
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All settings of a training: the keys of ``SOURCE``, and the seed."""
+
+    epochs: int
+    lr: float
+    backbone_lr: float
+    batch_size: int
+    weight_decay: float
+    schedule: str
+    label_smoothing: float
+    validation: float
+    seed: int
+    mixed_precision: bool
+
+    @classmethod
+    def of(cls, cfg: CfgNode) -> Recipe:
+        """Return the recipe that a config asks for."""
+        node = cfg.SOURCE
+        return cls(
+            epochs=node.EPOCHS,
+            lr=node.LR,
+            backbone_lr=node.BACKBONE_LR,
+            batch_size=node.BATCH_SIZE,
+            weight_decay=node.WD,
+            schedule=node.SCHEDULE,
+            label_smoothing=node.LABEL_SMOOTHING,
+            validation=node.VALIDATION,
+            seed=cfg.RNG_SEED,
+            mixed_precision=node.MIXED_PRECISION,
+        )
+
+    def optimizer(self, model: nn.Module) -> torch.optim.SGD:
+        """Return SGD with Nesterov momentum; a ``backbone`` has its own learning rate."""
+        groups: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in model.named_parameters():
+            share = self.backbone_lr if "backbone" in name.split(".") else 1.0
+            groups.setdefault(share, []).append(parameter)
+        return torch.optim.SGD(
+            [{"params": parameters, "lr": self.lr * share} for share, parameters in groups.items()],
+            momentum=_MOMENTUM,
+            nesterov=True,
+            weight_decay=self.weight_decay,
+        )
+
+    def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
+        """Return the schedule of the learning rates over ``steps`` updates."""
+        if self.schedule == "power":
+            return LambdaLR(optimizer, lambda step: power_decay(step / steps))
+        return OneCycleLR(optimizer, [group["lr"] for group in optimizer.param_groups], total_steps=steps)
+
+
+def power_decay(t: float) -> float:
+    """Return SHOT's factor of the learning rate, ``(1 + 10 t)^-0.75``, after the fraction ``t`` of the training."""
+    return (1 + 10 * t) ** -0.75
 
 
 @dataclass(frozen=True)
 class SourceStreams:
-    """The source data as it is trained on (before ``augment``), and the part that is held out, as it is evaluated."""
+    """The source data to train on (before ``augment``), and the held-out part."""
 
     training: Stream
     held_out: Stream | None
@@ -43,11 +104,9 @@ class SourceStreams:
     @classmethod
     def of(cls, benchmark: Benchmark, recipe: Recipe, device: torch.device, workers: int) -> SourceStreams:
         """Split the source data of a benchmark by the recipe's seed."""
-        training, whole = benchmark.training_source(), benchmark.source()
-        if whole is None:
-            raise UserError(f"CORRUPTION.DATASET = {benchmark.name!r} has no source data: set DATA.SOURCE_DIR")
-        held_out = None
+        training, held_out = benchmark.training_source(), None
         if recipe.validation:
+            whole = benchmark.source()
             if len(whole) < 3:
                 raise UserError(
                     f"SOURCE.VALIDATION = {recipe.validation}: {len(whole)} source samples are too few to split"
@@ -60,16 +119,15 @@ class SourceStreams:
 
 
 def train_classifier(
-    model: nn.Module, streams: SourceStreams, recipe: Recipe, note: Path, identity: Mapping[str, Any]
+    model: nn.Module, streams: SourceStreams, recipe: Recipe, checkpoint: Path, identity: Mapping[str, Any]
 ) -> float | None:
     """Train ``model`` and return its accuracy on the held-out part (None without one), whose best epoch is kept.
 
-    Note: ``note`` holds a training of the same ``identity`` that was killed: this one goes on from there, with the same
-    result, bit for bit, as if it had not been (where the device's arithmetic is deterministic, as the CPU's is). The
-    caller removes the note when the result is safe.
+    Note: a killed training of the same ``identity`` resumes from ``checkpoint`` with the same result, bit for bit,
+    where the device's arithmetic is deterministic, as the CPU's is. The caller deletes it once the result is saved.
     """
     training = _Training(model, streams, recipe)
-    training.resume(note, identity)
+    training.resume(checkpoint, identity)
     total = recipe.epochs * len(streams.training)
     with progress(None, total, "training the source model") as bar:
         bar.update(training.epoch * len(streams.training) + training.done)
@@ -79,14 +137,14 @@ def train_classifier(
                 training.step(batch)
                 bar.update()
                 if time.monotonic() - saved > _SAVE_EVERY:
-                    training.save(note, identity)
+                    training.save(checkpoint, identity)
                     saved = time.monotonic()
             training.end_epoch(bar)
     return training.finish()
 
 
 class _Training:
-    """The state of a training: all of it goes into a note."""
+    """The state of a training: all of it goes into a checkpoint."""
 
     def __init__(self, model: nn.Module, streams: SourceStreams, recipe: Recipe) -> None:
         self.model, self.streams, self.recipe = model, streams, recipe
@@ -94,18 +152,18 @@ class _Training:
         self.schedule = recipe.scheduler(self.optimizer, recipe.epochs * len(streams.training))
         self.precision = Precision(recipe.mixed_precision)
         self.precision.restart()
-        self.epoch = 0  # epochs that are finished
-        self.done = 0  # batches of the present epoch that are finished
+        self.epoch = 0  # finished epochs
+        self.done = 0  # finished batches of the current epoch
         self.best: tuple[float, dict[str, Tensor]] | None = None
         model.train()
 
     def remaining_batches(self) -> Stream:
-        """Return the batches of the present epoch that are still to come."""
+        """Return the remaining batches of the current epoch."""
         epoch = self.streams.training.reordered(self.epoch + 1)
         return epoch.only(range(self.done, len(epoch)))
 
     def step(self, batch: Batch) -> None:
-        """Update once; a batch of one sample is left out: batch normalisation can learn nothing from it."""
+        """Update once; a batch of one sample is skipped, because it has no batch statistics."""
         if len(batch.inputs) > 1:
             inputs = self.streams.augment(batch.inputs)
             with self.precision.autocast(inputs.device):
@@ -124,7 +182,7 @@ class _Training:
         self.done += 1
 
     def end_epoch(self, bar: tqdm) -> None:
-        """Validate, and keep these weights if none were better."""
+        """Validate, and keep the weights if they are the best so far."""
         self.epoch, self.done = self.epoch + 1, 0
         if self.streams.held_out is None:
             return
@@ -136,13 +194,13 @@ class _Training:
             self.best = (accuracy, copy.deepcopy(self.model.state_dict()))
 
     def finish(self) -> float | None:
-        """Leave the model with the weights that are kept, ready for evaluation."""
+        """Load the best weights, set evaluation mode and return their accuracy."""
         if self.best is not None:
             self.model.load_state_dict(self.best[1])
         self.model.eval()
         return None if self.best is None else self.best[0]
 
-    def save(self, note: Path, identity: Mapping[str, Any]) -> None:
+    def save(self, checkpoint: Path, identity: Mapping[str, Any]) -> None:
         """Write all that the rest of the training depends on."""
         scaler = self.precision.scaler
         state = {
@@ -157,19 +215,20 @@ class _Training:
             "generator": torch.get_rng_state(),
             "cuda_generators": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
-        content = io.BytesIO()  # torch.save itself does not tell a full disk from a fault of its own
+        content = io.BytesIO()  # torch.save does not report a full disk as such
         torch.save(state, content)
-        with atomic_path(note) as temporary:
+        with atomic_path(checkpoint) as temporary:
             temporary.write_bytes(content.getbuffer())
 
-    def resume(self, note: Path, identity: Mapping[str, Any]) -> None:
-        """Take up the state that a note holds; one of another training, or a damaged one, is left alone."""
-        if not note.is_file():
+    def resume(self, checkpoint: Path, identity: Mapping[str, Any]) -> None:
+        """Load the state of a checkpoint; a damaged one, or one of another training, is ignored."""
+        if not checkpoint.is_file():
             return
         try:
-            state = torch.load(note, map_location="cpu", weights_only=True)
+            state = torch.load(checkpoint, map_location="cpu", weights_only=True)
         except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-            logger.warning("the note %s cannot be read (%s): training starts anew", note, str(error).splitlines()[0])
+            reason = str(error).splitlines()[0]
+            logger.warning("the checkpoint %s cannot be read (%s): training starts again", checkpoint, reason)
             return
         if state["of"] != json.dumps(identity, sort_keys=True):
             return
@@ -182,7 +241,7 @@ class _Training:
         torch.set_rng_state(state["generator"])
         if state["cuda_generators"] and torch.cuda.is_available():
             torch.cuda.set_rng_state_all(state["cuda_generators"])
-        logger.info("going on after %d epochs and %d batches (%s)", self.epoch, self.done, note)
+        logger.info("resuming after %d epochs and %d batches (%s)", self.epoch, self.done, checkpoint)
 
 
 @torch.no_grad()

@@ -1,1 +1,1 @@
-"""Point clouds: their geometry, parametric shapes, and the benchmarks made of them."""
+"""Point clouds."""

@@ -2,32 +2,127 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from tta_cattan.bench.data.adaptation import DomainBenchmark
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
-from tta_cattan.bench.data.clouds.benchmark import AUGMENTATION, CloudBenchmark
-from tta_cattan.bench.data.clouds.files import PARTS, missing_in, read_clouds
-from tta_cattan.bench.data.clouds.geometry import take_points, to_batch, to_unit_sphere, y_up_to_z_up
+from tta_cattan.bench.data.clouds.benchmark import (
+    AUGMENTATION,
+    CloudBenchmark,
+    take_points,
+    to_batch,
+    to_unit_sphere,
+    y_up_to_z_up,
+)
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_tensors
 
 FOLDER = "PointDA_data"
 PUBLISHED_POINTS = 1024
+PARTS = ("train", "test")
 CLASSES = ("bathtub", "bed", "bookshelf", "cabinet", "chair", "lamp", "monitor", "plant", "sofa", "table")
+
+
+def missing_in(folder: Path) -> str | None:
+    """Return what is missing in a domain's folder, or None."""
+    if not folder.is_dir():
+        return f"{folder} does not exist"
+    for part in PARTS:
+        if is_packed(folder):
+            if not packed_files(folder, part):
+                return f"{folder} has no {part}_*.h5"
+            continue
+        for name in CLASSES:
+            if not (folder / name / part).is_dir():
+                return f"{folder / name / part} does not exist"
+            if not any((folder / name / part).glob("*.npy")):
+                return f"{folder / name / part} holds no .npy file"
+    return None
+
+
+def is_packed(folder: Path) -> bool:
+    """Tell whether a domain's clouds are in ``.h5`` files, as ScanNet's are."""
+    return folder.name == "scannet"
+
+
+def packed_files(folder: Path, part: str) -> list[Path]:
+    """Return the ``.h5`` files of one part."""
+    return sorted(folder.glob(f"{part}_*.h5"))
+
+
+def read_clouds(folder: Path, part: str) -> Iterator[tuple[np.ndarray, int, str]]:
+    """Yield (points, label, file) of every cloud of one part, in a fixed order."""
+    if is_packed(folder):
+        for path in packed_files(folder, part):
+            yield from _read_h5(path)
+        return
+    unknown = sorted({p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")} - set(CLASSES))
+    if unknown:
+        raise UserError(f"{folder / unknown[0]} is not the folder of a known class; they are {', '.join(CLASSES)}")
+    for label, name in enumerate(CLASSES):
+        for path in sorted((folder / name / part).glob("*.npy")):
+            yield _checked(_read_npy(path), str(path)), label, str(path)
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise _damaged(path, error) from error
+
+
+def _read_h5(path: Path) -> Iterator[tuple[np.ndarray, int, str]]:
+    """Yield the clouds of a file with ``data`` (clouds x points x 3 or more) and ``label``."""
+    try:
+        import h5py
+    except ModuleNotFoundError as error:
+        raise UserError(f"{path} needs h5py, which is not installed: `pip install 'tta-cattan[points]'`") from error
+    try:
+        with h5py.File(path, "r") as file:
+            clouds, labels = file["data"][:], file["label"][:].reshape(-1)
+    except (OSError, KeyError, RuntimeError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
+    if len(clouds) != len(labels):
+        raise UserError(f"{path} has {len(clouds)} clouds and {len(labels)} labels: get it again")
+    for index, (points, label) in enumerate(zip(clouds, labels, strict=True)):
+        where = f"{path}, cloud {index}"
+        if not 0 <= label < len(CLASSES):
+            raise UserError(f"{where} has the label {label}: it must be in 0..{len(CLASSES) - 1}")
+        yield _checked(points, where), int(label), where
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"point cloud file {path} cannot be read ({error}): get it again or remove it")
+
+
+def _checked(points: np.ndarray, where: str) -> np.ndarray:
+    """Return the coordinates of a cloud (n x 3; colours that follow them are left out), or say what is wrong."""
+    if points.ndim != 2 or points.shape[1] < 3 or not np.issubdtype(points.dtype, np.number):
+        raise UserError(
+            f"{where} is {points.dtype} of shape {points.shape}: it must be points x 3 numbers; get it again or remove "
+            "it"
+        )
+    points = points[:, :3].astype(np.float32)
+    if not np.isfinite(points).all():
+        raise UserError(f"{where} has coordinates that are not finite: get it again or remove it")
+    if not len(points) or (points == points[0]).all():
+        raise UserError(f"{where} has no two different points: get it again or remove it")
+    return points
 
 
 @lru_cache(maxsize=8)
 def load_part(folder: Path, part: str, n: int, upright: bool) -> TensorDataset:
-    """Return the clouds of one part of a domain as 3 x n tensors in the unit sphere; kept, as every cell asks again."""
+    """Return one part of a domain as 3 x n tensors in the unit sphere; cached, because every cell needs it."""
     clouds, labels = [], []
-    for points, label, where in read_clouds(folder, part, CLASSES):
+    for points, label, where in read_clouds(folder, part):
         if upright and lies_down(folder.name, CLASSES[label]):
             points = y_up_to_z_up(points)
         points = take_points(points, n)
@@ -39,7 +134,7 @@ def load_part(folder: Path, part: str, n: int, upright: bool) -> TensorDataset:
 
 
 def lies_down(domain: str, name: str) -> bool:
-    """Tell whether the y axis is up in a file: so it is in ScanNet and in ShapeNet, its plants excepted."""
+    """Tell whether the y axis is up in a file, as in ScanNet and in ShapeNet, except for its plants."""
     return domain == "scannet" or (domain == "shapenet" and name != "plant")
 
 
@@ -59,7 +154,7 @@ class PointDA10(CloudBenchmark, DomainBenchmark):
     def check(self) -> None:
         """Check that all domains are complete, and read them: a damaged file is named before anything is trained."""
         for domain in (self.source_domain, *(target.name for target in self.domains())):
-            missing = missing_in(self._folder(domain), CLASSES)
+            missing = missing_in(self._folder(domain))
             if missing:
                 raise UserError(
                     f"{self.name} needs {domain}, and {missing}. Expected in DATA_DIR ({self.cfg.DATA_DIR}): "
@@ -69,12 +164,12 @@ class PointDA10(CloudBenchmark, DomainBenchmark):
                 )
         self.source()
         for target in self.domains():
-            self.target(target)
+            self.whole_target(target)
 
-    def target(self, domain: Domain) -> Dataset:
+    def whole_target(self, domain: Domain) -> TensorDataset:
         """Return the clouds of a target domain, of the parts that DATA.TARGET_PART names."""
         parts = [self._load(domain.name, part).tensors for part in self._target_parts()]
-        return self.part(TensorDataset(*map(torch.cat, zip(*parts, strict=True))))
+        return TensorDataset(*map(torch.cat, zip(*parts, strict=True)))
 
     def source(self) -> TensorDataset:
         """Return the training clouds of the source domain."""
@@ -92,7 +187,7 @@ class PointDA10(CloudBenchmark, DomainBenchmark):
         return {"name": "pointda10", "targets": targets, "num_ex": self.cfg.CORRUPTION.NUM_EX}
 
     def differs_from_published(self) -> str:
-        """Return what separates this data from the authors': their code reads the axes as they are in the files."""
+        """Return how this data differs from the authors': their code reads the axes as they are in the files."""
         node = self.cfg.DATA
         if node.UPRIGHT or node.POINTS != PUBLISHED_POINTS:
             return f"DATA.UPRIGHT {node.UPRIGHT}, DATA.POINTS {node.POINTS}: the authors' code has False, 1024"

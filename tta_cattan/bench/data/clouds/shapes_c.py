@@ -1,7 +1,12 @@
-"""The embedded benchmark of point clouds: ten parametric shapes, and the same as a bad scanner would see them."""
+"""The embedded benchmark of point clouds: ten parametric shapes, and the same under a scanner's shifts.
+
+Note: a scanner tilts, and misses a side, the same way for all objects of a domain.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -10,18 +15,108 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
-from tta_cattan.bench.data.clouds.benchmark import AUGMENTATION, CloudBenchmark
-from tta_cattan.bench.data.clouds.geometry import to_batch, to_unit_sphere
-from tta_cattan.bench.data.clouds.shapes import SHAPES, sample_shape
-from tta_cattan.bench.data.clouds.shifts import SHIFTS
+from tta_cattan.bench.data.clouds.benchmark import AUGMENTATION, CloudBenchmark, take_points, to_batch, to_unit_sphere
+from tta_cattan.bench.data.sampling import balanced
 from tta_cattan.bench.domain import Domain
 
 SOURCE_PER_CLASS, TARGET_PER_CLASS = 40, 20
+_ROUND = 24  # sides of what is round
+
+Shift = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A profile of (radius, height) corners and the number of sides it is turned with."""
+
+    profile: np.ndarray
+    sides: int = _ROUND
+
+
+def _arc(start: float, end: float, radius: float = 1.0, at: tuple[float, float] = (0.0, 0.0)) -> np.ndarray:
+    """Return an arc of a profile, by its angles against the horizontal."""
+    angle = np.linspace(start, end, _ROUND // 2 + 1)
+    return np.stack([at[0] + radius * np.cos(angle), at[1] + radius * np.sin(angle)], 1)
+
+
+def _line(*corners: tuple[float, float]) -> np.ndarray:
+    return np.array(corners)
+
+
+_TUBE = _line((0, -1), (1, -1), (1, 1), (0, 1))
+_TENT = _line((0, -1), (1, -1), (0, 1))
+SHAPES: Mapping[str, Shape] = {
+    "sphere": Shape(_arc(-np.pi / 2, np.pi / 2)),
+    "box": Shape(_TUBE, 4),
+    "cylinder": Shape(_TUBE),
+    "cone": Shape(_TENT),
+    "pyramid": Shape(_TENT, 4),
+    "prism": Shape(_TUBE, 3),
+    "torus": Shape(_arc(0, 2 * np.pi, 0.35, (0.65, 0.0))),
+    "capsule": Shape(np.concatenate([_arc(-np.pi / 2, 0, at=(0, -0.8)), _arc(0, np.pi / 2, at=(0, 0.8))])),
+    "dome": Shape(np.concatenate([_line((0, 0)), _arc(0, np.pi / 2)])),
+    "spindle": Shape(_line((0, -1), (1, 0), (0, 1))),
+}
+
+
+def surface(shape: Shape) -> np.ndarray:
+    """Return the triangles (T x 3 x 3) that ``shape`` consists of."""
+    angle = 2 * np.pi * np.arange(shape.sides + 1) / shape.sides
+    circle = np.stack([np.cos(angle), np.sin(angle), np.ones_like(angle)], 1)
+    rings = np.stack([circle * (radius, radius, height) for radius, height in shape.profile])
+    a, b, c, d = rings[:-1, :-1], rings[:-1, 1:], rings[1:, :-1], rings[1:, 1:]
+    return np.concatenate([np.stack([a, b, c], 2), np.stack([b, d, c], 2)]).reshape(-1, 3, 3)
+
+
+def sample_surface(triangles: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Return n points (n x 3) that are uniform on the area of the triangles."""
+    edges = triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]
+    areas = np.linalg.norm(np.cross(*edges), axis=1)
+    chosen = rng.choice(len(triangles), n, p=areas / areas.sum())
+    u, v = rng.random((2, n, 1))
+    outside = u + v > 1  # the other half of the parallelogram is folded back
+    u, v = np.where(outside, 1 - u, u), np.where(outside, 1 - v, v)
+    return triangles[chosen, 0] + u * edges[0][chosen] + v * edges[1][chosen]
+
+
+def sample_shape(name: str, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Return n points on a shape of random proportions."""
+    return sample_surface(surface(SHAPES[name]) * rng.uniform(0.6, 1.0, 3), n, rng)
+
+
+def add_noise(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Add Gaussian noise of 0.02 per severity to every point of a cloud in the unit sphere."""
+    return points + rng.normal(0, 0.02 * severity, points.shape)
+
+
+def drop_side(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Drop the 10 % per severity of the points with the largest y, the side that a scanner does not see.
+
+    Note: the remaining points are repeated, so that their number stays.
+    """
+    kept = np.argsort(points[:, 1], kind="stable")[: max(1, round(len(points) * (1 - 0.1 * severity)))]
+    return take_points(points[rng.permutation(kept)], len(points))
+
+
+def tilt(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Turn a cloud by 10 degrees per severity about the x axis."""
+    cos, sin = np.cos(np.radians(10 * severity)), np.sin(np.radians(10 * severity))
+    return points @ np.array([[1, 0, 0], [0, cos, sin], [0, -sin, cos]])
+
+
+def scan(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Tilt a cloud, drop a side of it and add noise."""
+    for shift in (tilt, drop_side, add_noise):
+        points = shift(points, severity, rng)
+    return points
+
+
+SHIFTS: Mapping[str, Shift] = {"noise": add_noise, "missing": drop_side, "tilt": tilt, "scan": scan}
 
 
 @cache
 def make_clouds(per_class: int, seed: int, n: int, shift: str = "", severity: int = 0) -> TensorDataset:
-    """Return clouds of n points of every shape, shifted where a severity is given; ``seed`` decides all of it."""
+    """Return clouds of n points of every shape, shifted where a severity is given; ``seed`` determines them all."""
     rng = np.random.default_rng(seed)
     clouds, labels = [], []
     for label, name in enumerate(SHAPES):
@@ -44,9 +139,13 @@ class ShapesC(CloudBenchmark):
         """Check the names of the shifts: the data is computed."""
         self.check_corruptions(tuple(SHIFTS))
 
-    def target(self, domain: Domain) -> Dataset:
-        """Return new clouds under one shift (severity 0: as they are)."""
-        return self.part(make_clouds(TARGET_PER_CLASS, 1, self.cfg.DATA.POINTS, domain.name, domain.severity))
+    def target(self, domain: Domain, seed: int = 0) -> Dataset:
+        """Return new clouds under one shift (severity 0: as they are); NUM_EX of them are the same for every seed."""
+        clouds = make_clouds(TARGET_PER_CLASS, 1, self.cfg.DATA.POINTS, domain.name, domain.severity)
+        return balanced(clouds, self.cfg.CORRUPTION.NUM_EX, seed=0)
+
+    def has_source(self) -> bool:
+        return True
 
     def source(self) -> TensorDataset:
         """Return the training clouds."""

@@ -1,4 +1,4 @@
-"""From a corruption's name and severity to corrupted images."""
+"""Corrupting images by a corruption's name and severity, at the strengths of the published benchmarks."""
 
 from __future__ import annotations
 
@@ -8,38 +8,21 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tta_cattan.bench.data.corruptions import blur, digital, noise, spatter, weather
-from tta_cattan.bench.data.corruptions.pixels import ByteImage, FloatImage, to_bytes, to_float
+from tta_cattan.bench.data.corruptions import functions
+from tta_cattan.bench.data.corruptions.filters import ByteImage, FloatImage, to_bytes, to_float
 from tta_cattan.bench.data.corruptions.strengths import STRENGTHS, Strength, TableName
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.registry import Registry
 
-Corruption = Callable[..., FloatImage]
+COMMON = (
+    "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
+    "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
+)  # fmt: skip
+EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+CORRUPTIONS: Registry[Callable[..., FloatImage]] = Registry("corruption")
+for _name in COMMON + EXTRA:
+    CORRUPTIONS.register(_name)(getattr(functions, _name))
 
-CORRUPTIONS: Registry[Corruption] = Registry("corruption")
-_COMMON: tuple[Corruption, ...] = (
-    noise.gaussian_noise,
-    noise.shot_noise,
-    noise.impulse_noise,
-    blur.defocus_blur,
-    blur.glass_blur,
-    blur.motion_blur,
-    blur.zoom_blur,
-    weather.snow,
-    weather.frost,
-    weather.fog,
-    digital.brightness,
-    digital.contrast,
-    digital.elastic_transform,
-    digital.pixelate,
-    digital.jpeg_compression,
-)
-_EXTRA: tuple[Corruption, ...] = (noise.speckle_noise, blur.gaussian_blur, spatter.spatter, digital.saturate)
-for _function in _COMMON + _EXTRA:
-    CORRUPTIONS.register()(_function)
-
-COMMON: tuple[str, ...] = tuple(function.__name__ for function in _COMMON)
-EXTRA: tuple[str, ...] = tuple(function.__name__ for function in _EXTRA)
 SEVERITIES = (1, 2, 3, 4, 5)
 SMALLEST_SIDE = 16
 
@@ -100,7 +83,7 @@ def _function_of(
     """Return the corruption of 8-bit images that the arguments name, its strength filled in."""
     function = CORRUPTIONS.get(name)
     strength = _strength_of(name, severity, strengths)
-    options = {"textures": frost_textures} if function is weather.frost else {}
+    options = {"textures": frost_textures} if function is functions.frost else {}
     return lambda image, rng: to_bytes(function(to_float(image), rng, *strength, **options))
 
 

@@ -1,8 +1,12 @@
-"""Corrupting whole data sets: in parallel, resumable, each image the same whatever the order."""
+"""Corrupting whole data sets: in parallel, resumable, each image the same whatever the order.
+
+A folder of corrupted images holds the recipe that it was made by, so that two recipes never mix in it.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -17,15 +21,15 @@ from PIL import Image
 
 from tta_cattan.bench.data.arrays import read_npz
 from tta_cattan.bench.data.corruptions.apply import corrupt, corrupt_batch, image_rng
-from tta_cattan.bench.data.corruptions.frost_texture import load_textures
-from tta_cattan.bench.data.corruptions.recipe import keep_recipe
+from tta_cattan.bench.data.corruptions.functions import load_textures
 from tta_cattan.bench.data.corruptions.strengths import TableName
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import atomic_path, save_array
+from tta_cattan.util.files import atomic_path, disk_errors, evenly, identity_of_files, save_array, write_text
 from tta_cattan.util.progress import progress
 
 T = TypeVar("T")
 
+RECIPE_FILE = "corruptions.json"
 _EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 _JPEG_QUALITY = 85  # ImageNet-C's files are stored with it
 _ROWS_PER_SEVERITY = 10000  # CIFAR-C's files have this many rows per severity, and its loaders count on it
@@ -33,7 +37,7 @@ _ROWS_PER_SEVERITY = 10000  # CIFAR-C's files have this many rows per severity, 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be made of every image."""
+    """What to make of every image."""
 
     corruptions: Sequence[str]
     severities: Sequence[int]
@@ -44,7 +48,7 @@ class Task:
     workers: int = 0
 
     def recipe(self) -> dict[str, Any]:
-        """Return what decides the images, by the name of its option."""
+        """Return what determines the images."""
         recipe: dict[str, Any] = {"seed": self.seed, "strengths": self.strengths}
         if "frost" in self.corruptions:
             recipe["frost"] = "(a grown texture)" if self.frost is None else str(self.frost)
@@ -55,7 +59,7 @@ def corrupt_folder(images: Path, out: Path, task: Task) -> tuple[int, int]:
     """Write ``out/<corruption>/<severity>/<class>/<image>.JPEG`` for each ``<class>/<image>``; return (made, kept)."""
     files = sorted(path for path in images.glob("*/*") if path.suffix.lower() in _EXTENSIONS)
     if not files:
-        raise UserError(f"--images {images} holds no <class>/<image> files ({', '.join(_EXTENSIONS)})")
+        raise UserError(f"{images} holds no <class>/<image> files ({', '.join(_EXTENSIONS)})")
     ends = [file.relative_to(images).with_suffix(".JPEG") for file in (files[0], files[-1])]
     there = [out / c / str(s) / end for c in task.corruptions for s in task.severities for end in ends]
     keep_recipe(out, {**task.recipe(), "size": task.size}, files, images, there)
@@ -68,8 +72,8 @@ def corrupt_folder(images: Path, out: Path, task: Task) -> tuple[int, int]:
 def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     """Write ``out/<corruption>.npy`` (5 x 10,000 rows) and ``labels.npy`` for an ``.npz`` file; return (made, kept).
 
-    Note: CIFAR-C's layout has 10,000 rows per severity; with fewer images the rest, and severities that were not asked
-    for, stay zero. ``labels.npy`` has the true number of images, so that the padding is never taken for images.
+    Note: CIFAR-C's layout has 10,000 rows per severity; the rows of missing images and severities stay zero.
+    ``labels.npy`` has the true number of images, so that padding is never taken for images.
     """
     x, y = (array[:_ROWS_PER_SEVERITY] for array in read_npz(images, ("x", "y")))
     keep_recipe(out, task.recipe(), [images], images.parent, [out / f"{name}.npy" for name in task.corruptions])
@@ -80,8 +84,57 @@ def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     return len(todo), len(task.corruptions) - len(todo)
 
 
+def keep_recipe(out: Path, asked: dict[str, Any], images: Sequence[Path], root: Path, there: Sequence[Path]) -> None:
+    """Record in ``out`` how its images are made; refuse a folder made by another recipe or from other images.
+
+    ``asked`` is what determines the images; ``images`` are the clean ones under ``root``, of which 16 are recorded;
+    ``there`` are files in the folder that would be kept.
+    """
+    path = out / RECIPE_FILE
+    if not path.is_file():
+        found = next((file for file in there if file.exists()), None)
+        if found is not None:
+            raise UserError(
+                f"{found} exists without {path}, which says how it was made: choose another output folder, or remove it"
+            )
+        known: dict[str, Any] = {}
+    else:
+        known = _read_recipe(path)
+        _compare_recipe(out, known, asked, root)
+    sample = {file.relative_to(root).as_posix(): identity_of_files([file], root) for file in evenly(images, 16)}
+    recipe = {**known, **asked, "images": {**sample, **known.get("images", {})}}
+    if recipe != known:
+        write_text(path, json.dumps(recipe, indent=2, sort_keys=True) + "\n")
+
+
+def _read_recipe(path: Path) -> dict[str, Any]:
+    with disk_errors("read", path):
+        try:
+            recipe = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path} is damaged ({error}): choose another output folder") from None
+    if not isinstance(recipe, dict) or not isinstance(recipe.get("images", {}), dict):
+        raise UserError(f"{path} is damaged (not a recipe): choose another output folder")
+    return recipe
+
+
+def _compare_recipe(out: Path, known: dict[str, Any], asked: dict[str, Any], root: Path) -> None:
+    for option, value in asked.items():
+        if known.get(option, value) != value:
+            raise UserError(
+                f"{out} was made with {option} {known[option]}, and this run has {value}: choose another output "
+                "folder, or remove it"
+            )
+    for name, identity in known.get("images", {}).items():
+        # The name comes from a file: nothing outside the folder of the images is opened.
+        path = (root / name).resolve()
+        inside = path.is_relative_to(root.resolve()) and path.is_file()
+        if not inside or identity_of_files([root / name], root) != identity:
+            raise UserError(f"{out} was made from other images than {root} (see {name}): choose another output folder")
+
+
 def _absent_severities(path: Path, x: np.ndarray, task: Task) -> list[int]:
-    """Return the severities that the file of a corruption lacks: their rows are zero, or are of fewer images."""
+    """Return the severities missing from a corruption's file: their rows are zero, or made from fewer images."""
     if not path.is_file():
         return list(task.severities)
     rows = _open_rows(path, x)
@@ -90,14 +143,14 @@ def _absent_severities(path: Path, x: np.ndarray, task: Task) -> list[int]:
 
 
 def _open_rows(path: Path, x: np.ndarray) -> np.ndarray:
-    """Return the rows of an existing file without reading them; a file of other images is refused."""
+    """Memory-map the rows of an existing file; refuse one of other images."""
     wanted = (5 * _ROWS_PER_SEVERITY, *x.shape[1:])
     try:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is there and cannot be read ({error}): remove it or choose another --out") from error
+        raise UserError(f"{path} cannot be read ({error}): remove it or choose another output folder") from error
     if rows.shape != wanted:
-        raise UserError(f"{path} is there with the shape {rows.shape}, not {wanted}: choose another --out")
+        raise UserError(f"{path} exists with the shape {rows.shape}, not {wanted}: choose another output folder")
     return rows
 
 
@@ -123,12 +176,12 @@ def _corrupt_image_file(root: Path, out: Path, task: Task, path: Path) -> int:
     goals = {key: goal for key, goal in goals.items() if not goal.is_file()}
     if not goals:
         return 0
-    clean = _read(path, task.size)
+    clean = _read_image(path, task.size)
     for (corruption, severity), goal in goals.items():
         rng = image_rng(corruption, severity, name.as_posix(), task.seed)
         textures = _textures(task.frost) if corruption == "frost" else None
         corrupted = corrupt(clean, corruption, severity, rng=rng, strengths=task.strengths, frost_textures=textures)
-        content = io.BytesIO()  # Pillow's encoder itself does not tell a full disk from a fault of its own
+        content = io.BytesIO()  # Pillow's encoder does not report a full disk as such
         Image.fromarray(corrupted).save(content, format="JPEG", quality=_JPEG_QUALITY)
         with atomic_path(goal) as temporary:
             temporary.write_bytes(content.getbuffer())
@@ -148,7 +201,7 @@ def _corrupt_array(x: np.ndarray, out: Path, task: Task, corruption: str) -> Non
     save_array(path, rows)
 
 
-def _read(path: Path, size: int) -> np.ndarray:
+def _read_image(path: Path, size: int) -> np.ndarray:
     """Return an image as uint8 RGB, resized and cropped as ImageNet-C was (the short side to 256/224 of ``size``)."""
     try:
         with Image.open(path) as file:

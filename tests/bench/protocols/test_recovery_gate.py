@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_networks import build, images, network, run, snapshot, target_batches
 
-from tta_cattan.bench.protocols.recovery_gate import SourceRecovery, agreement
+from tta_cattan.bench.protocols.recovery import SourceRecovery, agreement
 from tta_cattan.util.errors import UserError
 
 NET = network()

@@ -1,4 +1,4 @@
-"""Images in class folders, decoded when they are asked for."""
+"""Image files in class folders or in lists, decoded on access."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from tta_cattan.util.upstream import import_torchvision
 # What Pillow raises for a file that is damaged, absent, no image, or unreasonably large.
 _CORRUPT = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff")
+_MOST_BYTES = 100 << 20  # DomainNet's longest list has 6 MB
+_MOST_DIGITS = 5  # of a label: 99,999 at most
 
 
 class ImageList(Dataset):
@@ -48,7 +50,7 @@ def is_readable(path: Path) -> bool:
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Return the names of the class folders, sorted; hidden ones are none."""
+    """Return the names of the class folders, sorted, without hidden ones."""
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
@@ -61,7 +63,7 @@ def find_images(folder: Path, classes: Mapping[str, int], every_class: bool = Fa
     for child in (folder / name for name in class_folders(folder)):
         if child.name not in classes:
             raise UserError(
-                f"{child} is the folder of no known class: the folders must be named like {next(iter(classes))!r}"
+                f"{child} is not the folder of a known class: the folders must be named like {next(iter(classes))!r}"
             )
         paths = sorted(p for p in child.iterdir() if p.suffix.lower() in EXTENSIONS)
         if every_class and not paths:
@@ -79,6 +81,74 @@ def first_images(folder: Path, most: int = 32) -> list[Path]:
         sorted(p for p in child.iterdir() if p.suffix.lower() in EXTENSIONS)[:1] for child in evenly(folders, most)
     )
     return [path for paths in found for path in paths]
+
+
+def read_list(path: Path, bases: Sequence[Path]) -> list[tuple[Path, int]]:
+    """Return the (image, label) pairs of a list; its paths are absolute or relative to one of ``bases``.
+
+    Note: an absolute path of another machine is found by its tail, relative to a base.
+    """
+    size = path.stat().st_size
+    if size > _MOST_BYTES:
+        raise UserError(f"{path} has {size:,} bytes, and a list of images has {_MOST_BYTES:,} at most: is it a list?")
+    samples: list[tuple[Path, int]] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not text: a list has a path and a label per line") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        name, _, label = line.strip().rpartition(" ")
+        if not name or not label.isdecimal() or len(label) > _MOST_DIGITS:
+            raise UserError(f"{path}, line {number}: {line[:80]!r} is not a path and a label (a number from 0 on)")
+        samples.append((_find(Path(name.strip()), bases, path, number), int(label)))
+    if not samples:
+        raise UserError(f"{path} is empty: a list has a path and a label per line")
+    return samples
+
+
+def _find(name: Path, bases: Sequence[Path], source: Path, number: int) -> Path:
+    """Return the path of the image that a line names."""
+    tails = [name] if not name.is_absolute() else [Path(*name.parts[i:]) for i in range(1, len(name.parts))]
+    if name.is_absolute() and _is_file(name):
+        return name
+    for base in bases:
+        for tail in tails:
+            if _is_file(base / tail):
+                return base / tail
+    raise UserError(
+        f"{source}, line {number}: there is no image {name} (looked in {', '.join(map(str, bases))}): get the images "
+        "of this list"
+    )
+
+
+def _is_file(path: Path) -> bool:
+    """Tell whether a file exists; an invalid file name matches nothing."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def class_names_of(samples: Sequence[tuple[Path, int]], source: str) -> list[str]:
+    """Return the name of each label: the folder of its images, or the label itself where all share one folder.
+
+    Note: labels must run from 0 without a gap, and a label's images must lie in one folder.
+    """
+    folders: dict[int, set[str]] = {}
+    for path, label in samples:
+        folders.setdefault(label, set()).add(path.parent.name)
+    for label in range(max(folders) + 1):
+        if label not in folders:
+            raise UserError(f"{source}: no image has the label {label}, and the labels go up to {max(folders)}")
+    if len(set().union(*folders.values())) == 1 and len(folders) > 1:
+        return [str(label) for label in sorted(folders)]
+    for label, names in folders.items():
+        if len(names) > 1:
+            one, other = sorted(names)[:2]
+            raise UserError(f"{source}: the label {label} has images in {one!r} and in {other!r}")
+    return [next(iter(folders[label])) for label in sorted(folders)]
 
 
 def to_tensor_transform() -> Callable[[Image.Image], Tensor]:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from tta_cattan.bench.protocols.recovery_gate import agreement, least_confident
+from tta_cattan.bench.protocols.recovery import agreement, least_confident
 from tta_cattan.util.errors import UserError
 
 
 def loop(probabilities: np.ndarray) -> list[float]:
-    """Count the agreements of each sample, hypothesis by hypothesis, as method.md says it."""
+    """Count the agreements of each sample, hypothesis by hypothesis, as the formula says."""
     n_hypotheses, n, n_classes = probabilities.shape
     scores = []
     for sample in range(n):

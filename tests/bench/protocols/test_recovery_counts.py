@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from tta_cattan.bench.protocols.recovery_gate import PREDICTORS, AgreementCounts
+from tta_cattan.bench.protocols.recovery import PREDICTORS, AgreementCounts
 from tta_cattan.util.errors import UserError
 
 K, N = 4, 300
@@ -66,5 +66,5 @@ def test_counts_survive_a_results_file(counts):
 
 def test_a_mix_of_one_domain_is_refused():
     right = {name: torch.ones(4, dtype=torch.bool) for name in PREDICTORS}
-    with pytest.raises(UserError, match="no target sample"):
+    with pytest.raises(UserError, match="mix has no target sample"):
         AgreementCounts.of(torch.ones(4), 3, torch.ones(4, dtype=torch.bool), right)
