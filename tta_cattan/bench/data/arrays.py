@@ -1,4 +1,4 @@
-"""Images in memory."""
+"""Arrays and images in memory, from ``.npy`` and ``.npz`` files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to_tensor(images: np.ndarray) -> Tensor:
 
 
 def read_npz(path: str | Path, names: Sequence[str]) -> list[np.ndarray]:
-    """Return the named arrays of an ``.npz`` file, or say that it is not one that has them."""
+    """Return the named arrays of an ``.npz`` file; only these are read."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return [file[name] for name in names]

@@ -16,7 +16,7 @@ from tta_cattan.util.errors import UserError
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs and labels, with the samples' places in the data set."""
+    """Inputs and labels, with the samples' indices in the data set."""
 
     indices: Tensor
     inputs: Tensor
@@ -33,7 +33,7 @@ class BatchedDataset(Dataset, ABC):
 
 @dataclass(frozen=True)
 class Stream:
-    """A data set in batches, in an order that only ``seed`` decides (``seed=None``: the order of the data set).
+    """A data set in batches, in an order determined by ``seed`` alone (``seed=None``: the order of the data set).
 
     Iterating again gives the same batches; ``reordered(n)`` gives the n-th other order of the same seed.
     """
@@ -49,7 +49,7 @@ class Stream:
 
     def __post_init__(self) -> None:
         if not self._count():
-            raise UserError("the data set is empty: there is nothing to predict or to adapt to")
+            raise UserError("the data set is empty: there is nothing to predict or adapt to")
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -67,47 +67,47 @@ class Stream:
         return replace(self, order=order)
 
     def only(self, positions: Iterable[int]) -> Stream:
-        """Return the batches at ``positions`` alone, as one of several processes sees them."""
+        """Return only the batches at ``positions``, the share of one of several processes."""
         return replace(self, kept=tuple(positions))
 
     def restricted(self, samples: Tensor) -> Stream:
-        """Return the batches of some samples alone, in the order they had; each keeps its place in the data set."""
+        """Return only the given samples, in their order and with their indices."""
         return replace(self, among=tuple(samples.tolist()))
 
     def _count(self) -> int:
         return len(self.dataset) if self.among is None else len(self.among)
 
     def _permutation(self) -> Tensor:
-        """Return the samples' places in the data set, in the order of this stream."""
-        places = torch.arange(len(self.dataset))
+        """Return the samples' indices in the data set, in the order of this stream."""
+        indices = torch.arange(len(self.dataset))
         if self.seed is not None or self.order > 0:
             generator = torch.Generator().manual_seed((self.seed or 0) * 1_000_003 + self.order)
-            places = torch.randperm(len(self.dataset), generator=generator)
-        return places if self.among is None else places[torch.isin(places, torch.tensor(self.among))]
+            indices = torch.randperm(len(self.dataset), generator=generator)
+        return indices if self.among is None else indices[torch.isin(indices, torch.tensor(self.among))]
 
     def _load(self, chunks: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (inputs, labels) per chunk of indices."""
-        if isinstance(self.dataset, TensorDataset):  # in memory: a loader would only collate what one index gives
+        if isinstance(self.dataset, TensorDataset):  # in memory: no loader is needed
             inputs, labels = self.dataset.tensors
             return ((inputs[chunk], labels[chunk]) for chunk in chunks)
         if isinstance(self.dataset, BatchedDataset):
             return map(self.dataset.gather, chunks)
         loader = DataLoader(
-            _Told(self.dataset),
+            _ErrorsReturned(self.dataset),
             collate_fn=_collate,
             batch_sampler=[chunk.tolist() for chunk in chunks],
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
-            # Its own: the global generator belongs to the method.
+            # The global generator belongs to the method.
             generator=torch.Generator().manual_seed(self.seed or 0),
         )
-        return _told_batches(loader)
+        return _checked_batches(loader)
 
 
-class _Told(Dataset):
+class _ErrorsReturned(Dataset):
     """A data set that returns a UserError instead of raising it.
 
-    Note: what a worker process raises reaches the user as its traceback; what it returns stays one line.
+    Note: an exception in a worker process reaches the user as a traceback; a returned one stays one line.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -124,45 +124,45 @@ class _Told(Dataset):
 
 
 def _collate(samples: list[Any]) -> Any:
-    """Return a batch, or the first error among its samples, or that their shapes differ."""
+    """Return a batch, the first error among its samples, or an error where their shapes differ."""
     for sample in samples:
         if isinstance(sample, UserError):
             return sample
     shapes = sorted({tuple(sample[0].shape) for sample in samples})
     if len(shapes) > 1:
         return UserError(
-            f"one batch holds inputs of the shapes {shapes[0]} and {shapes[-1]}: they must be alike; resize the images "
-            "(`tta-cattan make-corruptions --size`) or set TEST.BATCH_SIZE 1"
+            f"one batch holds inputs of the shapes {shapes[0]} and {shapes[-1]}: resize the images to one shape, or "
+            "set TEST.BATCH_SIZE 1"
         )
     return default_collate(samples)
 
 
-def _told_batches(loader: DataLoader) -> Iterator[Any]:
-    """Yield the batches; raise what a worker returned, and say that one has died in one line."""
+def _checked_batches(loader: DataLoader) -> Iterator[Any]:
+    """Yield the batches; raise what a worker returned, and a one-line error where one has died."""
     try:
         for batch in loader:
             if isinstance(batch, UserError):
                 raise batch
             yield batch
     except (RuntimeError, OSError, EOFError) as error:
-        if not _is_death_of_a_worker(error, loader.num_workers):
+        if not _is_dead_worker(error, loader.num_workers):
             raise
         raise UserError(
             "a worker process of the data loader has died (killed, or out of memory): run the same command again with "
-            "a lower TEST.NUM_WORKERS or TEST.BATCH_SIZE; what is finished is kept"
+            "a lower TEST.NUM_WORKERS or TEST.BATCH_SIZE; finished results are kept"
         ) from error
 
 
-def _is_death_of_a_worker(error: Exception, workers: int) -> bool:
-    """Tell a worker that died from what one raised ("Caught OSError in DataLoader worker process 0 ...")."""
+def _is_dead_worker(error: Exception, workers: int) -> bool:
+    """Tell a dead worker from one that raised ("Caught OSError in DataLoader worker process 0 ...")."""
     if not workers or "Caught " in str(error):
         return False
-    # Torch finds it dead; or it died while a batch's memory was handed over, and the connection broke.
+    # Torch finds it dead, or the connection broke while it handed over a batch.
     return "DataLoader worker (pid" in str(error) or isinstance(error, (ConnectionError, EOFError, FileNotFoundError))
 
 
 class Unlabelled:
-    """What a method may see of a stream: (indices, inputs), lazily and again and again."""
+    """What a method may see of a stream: (indices, inputs); lazy, and iterable repeatedly."""
 
     def __init__(self, stream: Stream, on_batch: Callable[[], None] = lambda: None) -> None:
         self.stream = stream

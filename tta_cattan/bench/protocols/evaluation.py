@@ -1,4 +1,4 @@
-"""Predictions collected batch by batch, and what they are worth."""
+"""Predictions collected batch by batch, and their metrics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WINDOWS = 40
 class Evaluation:
     """Prediction, confidence, label and scores of every sample of a target set, in the order in which they came.
 
-    ``epochs`` holds, per epoch of adaptation, the accuracy of the predictions that were made while adapting;
-    ``online`` says that the samples came as a stream which the method adapted to on the way.
+    ``epochs`` holds the accuracy of each epoch's predictions while adapting; ``online`` says that the method adapted to
+    the samples as they came.
 
-    Note: the logits themselves are not kept, so that 50,000 samples of 1,000 classes stay small.
+    Note: logits are not kept: those of 50,000 samples of 1,000 classes would be large.
     """
 
     def __init__(self, online: bool = False) -> None:
@@ -30,18 +30,18 @@ class Evaluation:
         self._parts: list[tuple[Tensor, ...]] = []
 
     def add(self, indices: Tensor, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch of predictions; a label that the model has no output for is refused."""
+        """Add a batch of predictions; refuse a label that the model has no output for."""
         n_outputs = logits.shape[1]
         labels = labels.cpu()
         outside = labels[(labels < 0) | (labels >= n_outputs)]
         if len(outside):
             raise UserError(
-                f"label {int(outside[0])} is outside the model's {n_outputs} outputs: data set and model do not belong "
-                "together; check CORRUPTION.DATASET and MODEL.ARCH"
+                f"label {int(outside[0])} is outside the model's {n_outputs} outputs: data set and model do not "
+                "match; check CORRUPTION.DATASET and MODEL.ARCH"
             )
         logits = logits.detach().float().cpu()
         confidence, prediction = logits.softmax(1).max(1)
-        lost = confidence.isnan()  # no prediction: wrong, with no confidence in it, all classes alike
+        lost = confidence.isnan()  # no prediction: wrong, confidence 0, uniform scores
         logits = logits.masked_fill(lost[:, None], 0.0)
         scores = negative_log_likelihoods(logits, labels), brier_scores(logits, labels)
         found = prediction.masked_fill(lost, -1), confidence.masked_fill(lost, 0.0)
@@ -49,7 +49,7 @@ class Evaluation:
 
     @property
     def index(self) -> Tensor:
-        """The samples' places in the data set."""
+        """The samples' indices in the data set."""
         return self._column(0)
 
     @property
@@ -83,7 +83,7 @@ class Evaluation:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return what figures need: the reliability bins, and the accuracy by epoch or how many were right by then."""
+        """Return what figures need: the reliability bins, and the accuracy by epoch or the running count of hits."""
         bins = {name: list(values) for name, values in vars(reliability_bins(self.confidence, self.correct)).items()}
         if not self.online:
             return {"reliability": bins, "epochs": self.epochs}
@@ -92,7 +92,7 @@ class Evaluation:
         return {"reliability": bins, "stream": {"seen": seen, "correct": [int(right[n - 1]) for n in seen]}}
 
     def predictions(self) -> dict[str, NDArray[Any]]:
-        """Return index, prediction, confidence and label in the order of the data set, in few bytes."""
+        """Return index, prediction, confidence and label in the order of the data set, in compact types."""
         order = self.index.argsort()
         whole = np.int16 if int(torch.maximum(self.prediction, self.label).max()) < 2**15 else np.int32
         kinds = {"index": np.int32, "prediction": whole, "confidence": np.float32, "label": whole}
@@ -103,6 +103,6 @@ class Evaluation:
 
 
 def count_correct(logits: Tensor, labels: Tensor) -> int:
-    """Return how many predictions are right; NaN among a sample's logits is wrong."""
+    """Return how many predictions are right; NaN logits count as wrong."""
     right = logits.argmax(1).cpu() == labels.cpu()
     return int((right & ~logits.isnan().any(1).cpu()).sum())

@@ -19,7 +19,7 @@ def run_offline(
 ) -> Evaluation:
     """Reset, learn from one pass, adapt for ``epochs`` passes in new orders each, predict without updates.
 
-    ``adapt_to`` is the part of ``stream`` that is learnt from (all); all of it is predicted.
+    ``adapt_to`` is the part of ``stream`` to adapt to (default: all); all of ``stream`` is predicted.
 
     Note: the last epoch is reported, never the best: choosing one would need labels.
     """
@@ -38,12 +38,11 @@ def adapt_offline(
     on_batch: Callable[[], None] = lambda: None,
     beforehand: Stream | None = None,
 ) -> list[float]:
-    """Reset, learn from one pass, adapt for ``epochs`` passes; ``beforehand`` is what the first pass sees (all).
+    """Reset, learn from one pass, adapt for ``epochs`` passes; return the accuracy of each epoch's predictions.
 
-    The accuracies of the epochs come back: of the predictions that were made while adapting, at no further cost.
+    ``beforehand`` is what the first pass sees (default: all).
 
-    Note: a method that learns nothing in that pass is updated on ``beforehand`` once instead, so that it leaves its
-    mark on every method.
+    Note: a method without a first pass is updated on ``beforehand`` once instead, so that it affects every method.
     """
     if method.episodic:
         raise UserError("an episodic method forgets after every batch: it cannot learn over epochs; use run_online")
@@ -61,7 +60,7 @@ def adapt_offline(
 
 
 def _update(method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None]) -> float:
-    """Adapt to each batch once and return the accuracy; the labels are for it alone."""
+    """Adapt to each batch once and return the accuracy, the only use of the labels."""
     correct = total = 0
     for batch in stream:
         correct += count_correct(method(batch.inputs, batch.indices), batch.labels)
