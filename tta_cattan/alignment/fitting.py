@@ -11,7 +11,7 @@ import torch
 from scipy.linalg import get_blas_funcs
 from torch import Tensor
 
-from tta_cattan.alignment.subspace import Subspace
+from tta_cattan.alignment.subspace import Subspace, float64_device
 from tta_cattan.util.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -20,11 +20,6 @@ logger = logging.getLogger(__name__)
 # would cost as much as the products, and with more the rows would need more memory than the sums.
 _ROWS, _ROWS_PER_FEATURE = 1024, 4
 _ROWS_IN_CACHE = 512  # of one product on the CPU: its centred copy is read again before it leaves the cache
-
-
-def float64_device(device: torch.device) -> torch.device:
-    """Return ``device``, or the CPU where it has no float64 (MPS)."""
-    return torch.device("cpu") if device.type == "mps" else device
 
 
 class FeatureMoments:
