@@ -72,6 +72,10 @@ class FeatureMoments:
         """Return all rows seen where they are at most half as many as their features, else None."""
         return self.waiting() if self.count == 0 and 2 * self._n_waiting <= self.dim else None
 
+    def sample_count(self) -> int:
+        """Return the number of rows seen, those that are not in the sums yet included."""
+        return self.count + self._n_waiting
+
     def flush(self) -> None:
         """Fold the rows that are waiting into the sums."""
         if not self._n_waiting:
