@@ -99,7 +99,7 @@ CALLS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     # options
     "a centring that is none": (cattan(centering="PCA"), ["centering = 'PCA'", "'pca', 'none', 'shift'"]),
     "a reduction that is none": (cattan(align_reduction="max"), ["align_reduction = 'max'", "'sum', 'mean'"]),
-    "a balance that is none": (cattan(class_balance="ce"), ["class_balance = 'ce'", "'bce', 'entropy'"]),
+    "a balance that is none": (cattan(class_balance="ce"), ["class_balance = 'ce'", "'sum', 'mean', 'entropy'"]),
     "a confidence that is none": (cattan(confidence="x"), ["confidence = 'x'", "'hlr', 'slr', 'entropy'"]),
     "statistics that are none": (tent(statistics="bach"), ["statistics = 'bach'", "Did you mean 'batch'?"]),
     "no step": (tent(steps=0), ["steps = 0", "must be >= 1"]),

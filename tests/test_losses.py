@@ -41,7 +41,7 @@ def slr_loop(y: np.ndarray) -> float:
 def balance_loop(y: np.ndarray) -> float:
     mean = softmax(y, axis=1).mean(0)
     prior = 1 / len(mean)
-    return float(-np.mean([prior * math.log(m) + (1 - prior) * math.log(1 - m) for m in mean]))
+    return float(-sum(prior * math.log(m) + (1 - prior) * math.log(1 - m) for m in mean))
 
 
 def information_loop(y: np.ndarray) -> float:
@@ -56,6 +56,11 @@ CASES = {
     losses.class_balance: balance_loop,
     losses.information_maximization: information_loop,
 }
+
+
+def test_the_mean_over_classes_is_the_sum_divided_by_their_number(logits):
+    mean = losses.class_balance(logits, "mean")
+    torch.testing.assert_close(mean * logits.shape[1], losses.class_balance(logits))
 
 
 @pytest.mark.parametrize("loss", CASES, ids=lambda f: f.__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -41,13 +42,17 @@ def soft_likelihood_ratio(logits: Tensor) -> Tensor:
     return (p * (log_rest - log_p)).sum(1).mean()
 
 
-def class_balance(logits: Tensor) -> Tensor:
+def class_balance(logits: Tensor, reduction: str = "sum") -> Tensor:
     """Class balance of the paper: binary cross-entropy between the mean prediction and the uniform prior.
 
-    ``-1/C sum_c [1/C log m_c + (1 - 1/C) log(1 - m_c)]`` with ``m`` the batch mean of ``softmax(y)``.
+    ``-sum_c [1/C log m_c + (1 - 1/C) log(1 - m_c)]`` with ``m`` the batch mean of ``softmax(y)``; ``reduction="mean"``
+    divides it by C.
+
+    Note: the paper leaves the reduction open. The mean makes the term vanish with many classes.
     """
     mean = logits.softmax(1).mean(0)
-    return F.binary_cross_entropy(mean.clamp(0.0, 1.0), torch.full_like(mean, 1.0 / mean.numel()))
+    prior = torch.full_like(mean, 1.0 / mean.numel())
+    return F.binary_cross_entropy(mean.clamp(0.0, 1.0), prior, reduction=reduction)
 
 
 def information_maximization(logits: Tensor) -> Tensor:
@@ -71,6 +76,7 @@ CONFIDENCE: dict[str, Callable[[Tensor], Tensor]] = {
     "entropy": softmax_entropy,
 }
 CLASS_BALANCE: dict[str, Callable[[Tensor], Tensor]] = {
-    "bce": class_balance,
+    "sum": class_balance,
+    "mean": partial(class_balance, reduction="mean"),
     "entropy": information_maximization,
 }

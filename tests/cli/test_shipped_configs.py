@@ -79,6 +79,6 @@ def test_the_authors_options_are_those_of_their_code(name):
     assert (node.ALIGN_REDUCTION, node.CLASS_BALANCE, node.LAMBDA_CB) == ("mean", "entropy", 0.2)
     assert (node.CENTERING, authors.BN.STATISTICS, authors.OPTIM.WD) == ("none", "running", 5e-4)
     assert node.D == 400 or name != "pointda10"
-    assert (paper.CATTAN.ALIGN_REDUCTION, paper.CATTAN.CLASS_BALANCE, paper.OPTIM.WD) == ("sum", "bce", 0)
+    assert (paper.CATTAN.ALIGN_REDUCTION, paper.CATTAN.CLASS_BALANCE, paper.OPTIM.WD) == ("sum", "sum", 0)
     for part in ("CORRUPTION", "DATA", "TEST", "SOURCE"):
         assert paper[part] == authors[part]

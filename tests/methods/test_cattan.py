@@ -38,8 +38,9 @@ def literal_loss(net, x, target, source, phi, target_mean, source_mean, reductio
     cost = difference.sum() if reduction == "sum" else difference.mean()
     p = torch.softmax(logits, 1)
     mean, prior = p.mean(0), 1 / N_CLASSES
-    if balance == "bce":
-        spread = -(prior * torch.log(mean) + (1 - prior) * torch.log(1 - mean)).mean()
+    if balance in ("sum", "mean"):
+        terms = -(prior * torch.log(mean) + (1 - prior) * torch.log(1 - mean))
+        spread = terms.sum() if balance == "sum" else terms.mean()
     else:
         spread = -(p * torch.log(p)).sum(1).mean() + (mean * torch.log(mean)).sum()
     return logits, weights[0] * ratio / len(x) + cost + weights[1] * spread
@@ -56,7 +57,7 @@ def batch_features_with_grad(net, x):
     [("pca", "data"), ("none", "data"), ("shift", "data"), ("pca", "classifier"), ("none", "classifier")],
 )
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
-@pytest.mark.parametrize("balance", ["bce", "entropy"])
+@pytest.mark.parametrize("balance", ["sum", "mean", "entropy"])
 def test_a_step_equals_the_literal_formulas(centering, reduction, basis, balance):
     net, batches = network().double(), [(i, x.double()) for i, x in target_batches()]
     # Random inputs fill many directions: d = 7 of 12 is rectangular against the classifier's 5.

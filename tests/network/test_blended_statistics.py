@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from tta_cattan import UserError
-from tta_cattan.network.blended_statistics import blend_towards_source, blending, jeffreys_divergence
+from tta_cattan.network.normalization import blend_towards_source, blending, jeffreys_divergence
 
 SHAPES = [
     (nn.BatchNorm2d, (6, 5, 3, 4)),

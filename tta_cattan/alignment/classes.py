@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tta_cattan.alignment.fitting import float64_device
+from tta_cattan.alignment.subspace import float64_device
 
 _EMPTY = 1e-6  # samples: a class with fewer has no mean of its own
 

@@ -20,14 +20,26 @@ def eigenvalue_gaps(eigenvalues: Tensor) -> Tensor:
     return eigenvalues[:-1].double() - eigenvalues[1:].double()
 
 
+def relative_spectrum(eigenvalues: Tensor) -> Tensor:
+    """Return the eigenvalues divided by their mean: features times ten have the same."""
+    return eigenvalues / eigenvalues.mean()
+
+
 def select_dimension(
     source_eigenvalues: Tensor,
     target_eigenvalues: Tensor,
     n_target: int,
     delta: float = 0.1,
     epsilon: float = 1e6,
+    relative: bool = False,
 ) -> int:
-    """Return the largest d whose smaller gap, source's or target's, is at least the stability bound."""
+    """Return the largest d whose smaller gap, source's or target's, is at least the stability bound.
+
+    Note: gaps have the scale of the squared features, and the bound has none: features times ten give another d. With
+    ``relative`` each spectrum is divided by its mean first.
+    """
+    if relative:
+        source_eigenvalues, target_eigenvalues = map(relative_spectrum, (source_eigenvalues, target_eigenvalues))
     if n_target < 1:
         raise UserError(f"n_target = {n_target}: the stability rule needs at least one target sample")
     n = min(len(source_eigenvalues), len(target_eigenvalues))
@@ -49,12 +61,16 @@ def stability_curve(
     n_target: int,
     delta: float = 0.1,
     epsilon: float = 1e6,
+    relative: bool = False,
     most: int = 128,
 ) -> dict[str, list[float]]:
     """Return what the rule compares, against d: ``d``, ``target``, ``bound`` and, where there is one, ``source``.
 
     Note: of more than ``most`` values of d, about ``most`` are kept, denser towards 1.
     """
+    if relative:
+        target_eigenvalues = relative_spectrum(target_eigenvalues)
+        source_eigenvalues = None if source_eigenvalues is None else relative_spectrum(source_eigenvalues)
     n = len(target_eigenvalues) - 1
     if source_eigenvalues is not None:
         n = min(n, len(source_eigenvalues) - 1)

@@ -11,7 +11,7 @@ import torch
 from scipy.linalg import get_blas_funcs
 from torch import Tensor
 
-from tta_cattan.alignment.subspace import Subspace
+from tta_cattan.alignment.subspace import Subspace, float64_device
 from tta_cattan.util.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -20,11 +20,6 @@ logger = logging.getLogger(__name__)
 # would cost as much as the products, and with more the rows would need more memory than the sums.
 _ROWS, _ROWS_PER_FEATURE = 1024, 4
 _ROWS_IN_CACHE = 512  # of one product on the CPU: its centred copy is read again before it leaves the cache
-
-
-def float64_device(device: torch.device) -> torch.device:
-    """Return ``device``, or the CPU where it has no float64 (MPS)."""
-    return torch.device("cpu") if device.type == "mps" else device
 
 
 class FeatureMoments:
@@ -76,6 +71,10 @@ class FeatureMoments:
     def few_rows(self) -> Tensor | None:
         """Return all rows seen where they are at most half as many as their features, else None."""
         return self.waiting() if self.count == 0 and 2 * self._n_waiting <= self.dim else None
+
+    def sample_count(self) -> int:
+        """Return the number of rows seen, those that are not in the sums yet included."""
+        return self.count + self._n_waiting
 
     def flush(self) -> None:
         """Fold the rows that are waiting into the sums."""

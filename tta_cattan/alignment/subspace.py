@@ -145,3 +145,8 @@ def reorthonormalize(basis: Tensor) -> Tensor:
     """Return the orthonormal basis of the same span that QR gives, each column with the sign it had."""
     q, r = torch.linalg.qr(basis.cpu().double())
     return (q * r.diagonal().sign()).to(basis)
+
+
+def float64_device(device: torch.device) -> torch.device:
+    """Return ``device``, or the CPU where it has no float64 (MPS)."""
+    return torch.device("cpu") if device.type == "mps" else device

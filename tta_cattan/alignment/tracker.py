@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from tta_cattan.alignment.fitting import float64_device
-from tta_cattan.alignment.subspace import Subspace, reorthonormalize
+from tta_cattan.alignment.subspace import Subspace, float64_device, reorthonormalize
 from tta_cattan.util.errors import UserError
 
 _REPAIR_EVERY = 64  # updates between two re-orthonormalisations: float32 drifts by about 1e-7 a step

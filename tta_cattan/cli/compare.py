@@ -12,6 +12,8 @@ from tta_cattan.cli.main import COMMANDS
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
     from tta_cattan.bench.run.runner import Launcher
 
 DEFAULT_CFG = "cfgs/digits_c/cattan.yaml"
@@ -48,6 +50,9 @@ def parser() -> ConfigParser:
     )
     result.add_argument("--version", action="version", version=f"tta-cattan {__version__}")
     result.add_argument("--list", action="store_true", help="list methods, datasets and models, and exit")
+    result.add_argument(
+        "--list-layers", action="store_true", help="list the layers of the model that CATTAN.LAYER can name, and exit"
+    )
     result.add_argument("--dry-run", action="store_true", help="check everything, compute nothing")
     return result
 
@@ -73,6 +78,8 @@ def main(argv: Sequence[str]) -> int:
     if args.dry_run:
         dry_run(rows)
         return 0
+    if args.list_layers:
+        return _list_layers(rows[0].cfg)
     outcome = run(rows, launcher)
     print(outcome.summary.to_text())
     print(f"\nresults: {outcome.folder}")
@@ -91,6 +98,23 @@ def _launcher(args: argparse.Namespace) -> Launcher:
     from tta_cattan.bench.run.cell import one_by_one
 
     return one_by_one
+
+
+def _list_layers(cfg: CfgNode) -> int:
+    """Print the layers whose output can be aligned, with their type and the shape of one sample's output."""
+    from tta_cattan.bench.data import benchmark_of
+    from tta_cattan.bench.models.zoo import load_model, untrained_model
+    from tta_cattan.bench.run.rehearsal import first_inputs
+    from tta_cattan.network.layers import list_layers
+
+    benchmark = benchmark_of(cfg)
+    benchmark.check()
+    model = untrained_model(cfg, benchmark.num_classes)
+    if model is None:  # RobustBench builds its models with their weights only
+        model = load_model(cfg, benchmark.num_classes, benchmark.family).model
+    for name, kind, shape in list_layers(model, first_inputs(benchmark)):
+        print(f"{name:40} {kind:24} {' x '.join(map(str, shape[1:]))}")
+    return 0
 
 
 def _list() -> int:

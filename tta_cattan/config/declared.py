@@ -56,7 +56,7 @@ SHARED: dict[str, Key] = {
         {
             "MODEL.ARCH": ("Standard", "architecture, by its name in the model zoo", NOT_EMPTY, "TENT"),
             "MODEL.CKPT_PATH": ("", "local checkpoint; '' = the one that belongs to ARCH"),
-            "MODEL.IN_FEATURES": (768, "length of the feature vectors that 'feature_mlp' takes", at_least(1)),
+            "MODEL.IN_FEATURES": (768, "length of the features that 'feature_mlp' and 'shot_head' take", at_least(1)),
             "MODEL.WIDTH": (512, "width of the batch-normalised layer in 'feature_mlp'", at_least(1)),
         },
     ),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from tta_cattan.losses import divergence_from_uniform
+from tta_cattan.methods.base import Target
 
 OVERCONFIDENCE = 1.5  # errors per error that a network expects to make; 1.4 to 1.7 on shifted data, docs/study.md
 
@@ -34,7 +36,7 @@ class RunningBalance:
 
     def __init__(self, kappa: float = 0.9) -> None:
         self.kappa = kappa
-        self.past: Tensor | None = None  # the running mean before the present batch
+        self.past: Tensor | None = None  # the running mean before the present batch; None: uniform
         self.mean: Tensor | None = None
 
     def __call__(self, logits: Tensor, new_batch: bool) -> Tensor:
@@ -42,9 +44,18 @@ class RunningBalance:
         if new_batch:
             self.past = self.mean
         batch = logits.softmax(1).mean(0)
-        mean = batch if self.past is None else self.kappa * self.past + (1 - self.kappa) * batch
+        # Not from the first batch itself, whose gradient would be 1 / (1 - kappa) times that of the others.
+        past = torch.full_like(batch, 1 / len(batch)) if self.past is None else self.past
+        mean = self.kappa * past + (1 - self.kappa) * batch
         self.mean = mean.detach()
         return divergence_from_uniform(mean)
+
+
+@dataclass
+class BalancedTarget(Target):
+    """A target with its running mean prediction."""
+
+    balance: RunningBalance = field(default_factory=RunningBalance)
 
 
 class FirstPredictions:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from tta_cattan.methods.safety import REACTIONS, Safety, all_finite, in_range
-from tta_cattan.network.blended_statistics import blending
 from tta_cattan.network.copies import plain_copy
 from tta_cattan.network.normalization import (
     STATISTICS,
     affine_parameters,
+    blending,
     require_affine,
     require_module,
     statistics_layers,

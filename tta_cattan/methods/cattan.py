@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,8 +23,8 @@ from tta_cattan.alignment import (
     subspace_of_moments,
 )
 from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
-from tta_cattan.methods.balance import FirstPredictions, RunningBalance
-from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches, Target
+from tta_cattan.methods.balance import BalancedTarget, FirstPredictions, RunningBalance
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.network.layers import (
     compose_linear,
     effective_linear,
@@ -52,12 +54,11 @@ class Prepared:
 
 
 @dataclass
-class CATTAnTarget(Target):
+class CATTAnTarget(BalancedTarget):
     """A target's subspace, fitted beforehand (``known``) or tracked, and its running mean prediction."""
 
     known: Prepared | None = None
     tracker: SubspaceTracker | None = None
-    balance: RunningBalance = field(default_factory=RunningBalance)
 
 
 @ADAPTATION_REGISTRY.register("cattan")
@@ -97,10 +98,10 @@ class CATTAn(AdaptationMethod):
         "sum", "alignment cost as 'sum' (paper) or 'mean' (authors' code)", one_of(*REDUCTIONS), origin="paper"
     )
     class_balance: str = key(
-        "bce",
-        "'bce' = binary cross-entropy to the uniform prior (paper); 'entropy' = mean entropy minus entropy of the mean "
-        "prediction (authors' code, with LAMBDA_CB 0.2); 'running' = divergence of the running mean prediction from "
-        "the uniform prior",
+        "sum",
+        "'sum' = binary cross-entropy to the uniform prior (paper), summed over classes; 'mean' = its mean, which "
+        "vanishes with many classes; 'entropy' = mean entropy minus entropy of the mean prediction (authors' code, "
+        "with LAMBDA_CB 0.2); 'running' = divergence of the running mean prediction from the uniform prior",
         one_of(*CLASS_BALANCE, "running"),
         origin="paper",
     )
@@ -114,6 +115,16 @@ class CATTAn(AdaptationMethod):
     residual: bool = key(False, "keep the unaligned features beside what Phi has learnt")
     delta: float = key(0.1, "failure probability in the stability rule", within(0, 1, "()"), origin="paper")
     epsilon: float = key(1e6, "tolerance in the stability rule", above(0), origin="paper")
+    relative_rule: bool = key(
+        False,
+        "divide each spectrum by its mean in the stability rule, so d does not depend on the features' scale",
+    )
+    fit_statistics: str = key(
+        "same",
+        "statistics of the pass that fits W_t: 'same' = those of adaptation (the paper does not say), 'source' = the "
+        "source model's",
+        one_of("same", "source"),
+    )
     decay: float = key(1.0, "weight that past batches keep at each new batch in the tracker", within(0, 1, "(]"))
     prior: float = key(200.0, "samples that the source subspace counts for at the tracker's start", at_least(0))
 
@@ -215,13 +226,27 @@ class CATTAn(AdaptationMethod):
         """Fit ``W_t`` to the features of all batches, choose d where it is open, and set ``Phi`` to ``Phi*``."""
         aligned = self.aligned
         moments, first = FeatureMoments(aligned.in_features, aligned.like.device), FirstPredictions()
-        for indices, x in batches:
-            logits, features = self.logits_and_features(x, adapting=False)
-            first.add(logits, indices)
-            moments.update(features.float())
-        target = subspace_of_moments(moments, self.d or None, center=self.centering != "none")
+        with self._fitting_statistics():
+            for indices, x in batches:
+                logits, features = self.logits_and_features(x, adapting=False)
+                first.add(logits, indices)
+                moments.update(features.float())
+        target = subspace_of_moments(moments, self.fitted_d(moments), center=self.centering != "none")
         d = self.d or self._rule(target.eigenvalues, target.count)
-        self.begin_target(Prepared(target.truncate(d), first))
+        self.begin_target(Prepared(target.truncate(min(d, target.d)), first))
+
+    def fitted_d(self, moments: FeatureMoments) -> int | None:
+        """Return the number of directions to fit; None: all that the samples determine, for the rule to choose from."""
+        return self.d or None
+
+    @contextmanager
+    def _fitting_statistics(self) -> Iterator[None]:
+        """Use the statistics that ``fit_statistics`` names."""
+        own, self.statistics = self.statistics, "source" if self.fit_statistics == "source" else self.statistics
+        try:
+            yield
+        finally:
+            self.statistics = own
 
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits and the loss.
@@ -286,7 +311,12 @@ class CATTAn(AdaptationMethod):
         if self.target.known is not None:
             subspace = self.target.known.subspace
             facts["dimension"] = stability_curve(
-                self._source_spectrum(), subspace.eigenvalues, subspace.count, self.delta, self.epsilon
+                self._source_spectrum(),
+                subspace.eigenvalues,
+                subspace.count,
+                self.delta,
+                self.epsilon,
+                self.relative_rule,
             )
         return facts
 
@@ -349,7 +379,7 @@ class CATTAn(AdaptationMethod):
             return self.source.d
         source = self._source_spectrum()
         source = target_eigenvalues if source is None else source
-        return select_dimension(source, target_eigenvalues, n_target, self.delta, self.epsilon)
+        return select_dimension(source, target_eigenvalues, n_target, self.delta, self.epsilon, self.relative_rule)
 
     def _source_spectrum(self) -> Tensor | None:
         """Return the source eigenvalues that the rule may look at; the classifier's row space has none."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.alignment import TargetClasses, change_weight, fit_class_structure, sample_weight
+from tta_cattan.alignment import FeatureMoments, TargetClasses, change_weight, fit_class_structure, sample_weight
 from tta_cattan.methods.balance import FirstPredictions, RunningBalance
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, Batches
 from tta_cattan.methods.cattan import CATTAn, CATTAnTarget, Prepared
@@ -75,7 +75,13 @@ class CATTAnPlus(CATTAn):
         """Find the channels of the images, and settle d where it is open."""
         self._channels = image_channels(model) if self.transform else 0
         super().inspect(model)
+        self._d_is_open = not self.d
         self.d = self.d or min(DIRECTIONS, self._new.in_features)
+
+    def fitted_d(self, moments: FeatureMoments) -> int:
+        """Return the number of directions to fit: fewer than asked for where d was left open and samples are few."""
+        most = moments.sample_count() - (self.centering != "none")
+        return min(self.d, most) if self._d_is_open and most >= 1 else self.d
 
     def configure_model(self, model: nn.Module) -> nn.Module:
         """Put the input transformation, the identity at first, before the configured model."""

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
 from tta_cattan.losses import CONFIDENCE
-from tta_cattan.methods.balance import RunningBalance
-from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Target
+from tta_cattan.methods.balance import BalancedTarget, RunningBalance
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 from tta_cattan.network.input_transform import TransformedModel, image_channels, transformed_parameters
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import at_least, key, one_of, within
-
-
-@dataclass
-class IPTarget(Target):
-    """The running mean prediction."""
-
-    balance: RunningBalance = field(default_factory=RunningBalance)
 
 
 @ADAPTATION_REGISTRY.register("ip")
@@ -38,7 +30,7 @@ class IP(AdaptationMethod):
     )
     width: int = key(16, "channels of the input transformation", at_least(1))
     depth: int = key(2, "convolutions of the input transformation", at_least(1))
-    target: IPTarget
+    target: BalancedTarget
 
     def inspect(self, model: nn.Module) -> None:
         """Find the channels of the images that the model takes."""
@@ -53,9 +45,9 @@ class IP(AdaptationMethod):
         """Return the affines of the model's normalisation layers and the whole transformation."""
         return transformed_parameters(self.model)
 
-    def new_target(self, known: Any) -> IPTarget:
+    def new_target(self, known: Any) -> BalancedTarget:
         """Return a target without a running mean prediction."""
-        return IPTarget(known, RunningBalance(self.kappa))
+        return BalancedTarget(known, RunningBalance(self.kappa))
 
     def loss(self, logits: Tensor) -> Tensor:
         """``L = KL(m || uniform) + lambda_lr L_lr`` with the running mean prediction ``m``."""

@@ -21,20 +21,22 @@ def centroid_features(features: Tensor) -> Tensor:
     return F.normalize(torch.cat([features, features.new_ones(len(features), 1)], 1), dim=1)
 
 
-def centroid_sums(features: Tensor, weights: Tensor) -> Tensor:
-    """``sum_i w_ic z_i`` per class (C x D+1); the cosine does not need the division by ``sum_i w_ic``.
+def centroid_sums(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """``sum_i w_ic z_i`` per class (C x D+1), and how many samples have the class as their largest weight.
 
-    Note: a sample with NaN in its features or weights is left out; it would spoil every centroid.
+    Note: the cosine does not need the division by ``sum_i w_ic``. A sample with NaN in its features or weights is left
+    out; it would spoil every centroid.
     """
     finite = torch.isfinite(features).all(1) & torch.isfinite(weights).all(1)
-    return weights[finite].T @ features[finite]
+    weights = weights[finite]
+    predicted = torch.zeros_like(weights[:0].sum(0)).index_add_(0, weights.argmax(1), torch.ones_like(weights[:, 0]))
+    return weights.T @ features[finite], predicted
 
 
-def nearest_centroid(features: Tensor, sums: Tensor) -> Tensor:
-    """Return the class of the centroid at the smallest cosine distance; a class without weight is never chosen."""
-    empty = sums.abs().sum(1) == 0
+def nearest_centroid(features: Tensor, sums: Tensor, predicted: Tensor) -> Tensor:
+    """Return the class of the nearest centroid (cosine) among the classes that some sample is predicted as."""
     similarity = features @ F.normalize(sums, dim=1).T
-    return similarity.masked_fill(empty, float("-inf")).argmax(1)
+    return similarity.masked_fill(predicted == 0, float("-inf")).argmax(1)
 
 
 def pseudo_labels(batches: Iterable[tuple[Tensor, Tensor]], rounds: int = 2) -> Tensor:
@@ -44,15 +46,15 @@ def pseudo_labels(batches: Iterable[tuple[Tensor, Tensor]], rounds: int = 2) -> 
     Note: the batches are taken one at a time, and of each only its normalised features are kept (n x D+1 in all).
     """
     kept: list[Tensor] = []
-    sums, classes = 0, 0
+    parts = []
     for features, logits in batches:
         kept.append(centroid_features(features))
-        sums, classes = sums + centroid_sums(kept[-1], logits.softmax(1)), logits.shape[1]
-    labels = [nearest_centroid(z, sums) for z in kept]
-    for _ in range(rounds - 1):
-        pairs = zip(kept, labels, strict=True)
-        sums = sum(centroid_sums(z, F.one_hot(found, classes).to(z)) for z, found in pairs)
-        labels = [nearest_centroid(z, sums) for z in kept]
+        parts.append(centroid_sums(kept[-1], logits.softmax(1)))
+        classes = logits.shape[1]
+    for _ in range(rounds):
+        sums, predicted = (sum(column) for column in zip(*parts, strict=True))
+        labels = [nearest_centroid(z, sums, predicted) for z in kept]
+        parts = [centroid_sums(z, F.one_hot(found, classes).to(z)) for z, found in zip(kept, labels, strict=True)]
     return torch.cat(labels)
 
 
@@ -61,6 +63,7 @@ class ShotTarget(Target):
     """Pseudo-labels by sample (offline, ``known``), or the running sums of the centroids (online)."""
 
     sums: Tensor | None = None
+    predicted: Tensor | None = None  # how many samples the network predicted as each class
 
 
 @ADAPTATION_REGISTRY.register()
@@ -115,9 +118,10 @@ class Shot(AdaptationMethod):
         z = centroid_features(features)
         target = self.target
         if self.new_batch or target.sums is None:
-            sums = centroid_sums(z, logits.softmax(1))
+            sums, predicted = centroid_sums(z, logits.softmax(1))
             target.sums = sums if target.sums is None else target.sums + sums
-        return nearest_centroid(z, target.sums)
+            target.predicted = predicted if target.predicted is None else target.predicted + predicted
+        return nearest_centroid(z, target.sums, target.predicted)
 
     def _label_of(self, index: int) -> int:
         if index not in self.target.known:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from tta_cattan.losses import CLASS_BALANCE, softmax_entropy
+from tta_cattan.methods.balance import BalancedTarget, RunningBalance
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
-from tta_cattan.util.keys import at_least, key, one_of
+from tta_cattan.util.keys import at_least, key, one_of, within
 
 
 @ADAPTATION_REGISTRY.register("tent_plus")
@@ -16,8 +19,24 @@ class TentPlus(AdaptationMethod):
     title = "TENT+"
     node = "TENT_PLUS"
     lambda_cb: float = key(1.0, "weight of the class balance", at_least(0), origin="paper")
-    class_balance: str = key("bce", "'bce' or 'entropy', as CATTAN.CLASS_BALANCE", one_of(*CLASS_BALANCE))
+    class_balance: str = key(
+        "sum", "'sum', 'mean', 'entropy' or 'running', as CATTAN.CLASS_BALANCE", one_of(*CLASS_BALANCE, "running")
+    )
+    kappa: float = key(
+        0.9, "share of the past in the running mean prediction", within(0, 1, "[)"), origin="Mummadi et al."
+    )
+    target: BalancedTarget
 
     def loss(self, logits: Tensor) -> Tensor:
         """``L = H(softmax(y)) + lambda_cb L_CB``."""
-        return softmax_entropy(logits) + self.lambda_cb * CLASS_BALANCE[self.class_balance](logits)
+        return softmax_entropy(logits) + self.lambda_cb * self.balance_loss(logits)
+
+    def balance_loss(self, logits: Tensor) -> Tensor:
+        """``L_CB`` of a batch, or the divergence of the running mean prediction."""
+        if self.class_balance == "running":
+            return self.target.balance(logits, self.new_batch)
+        return CLASS_BALANCE[self.class_balance](logits)
+
+    def new_target(self, known: Any) -> BalancedTarget:
+        """Return a target without a running mean prediction."""
+        return BalancedTarget(known, RunningBalance(self.kappa))

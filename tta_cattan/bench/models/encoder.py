@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tta_cattan.bench.models.checkpoints import load_weights
 from tta_cattan.bench.models.input_normalization import with_normalization
 from tta_cattan.bench.models.libraries import downloaded, import_timm
-from tta_cattan.bench.models.zoo import LoadedModel, check_arch, resolve_device
+from tta_cattan.bench.models.zoo import ARCHITECTURES, LoadedModel, check_arch, resolve_device
 from tta_cattan.network.layers import find_classifier, replace_module
 from tta_cattan.util.errors import UserError, chosen
 from tta_cattan.util.upstream import import_torchvision
@@ -51,11 +51,17 @@ def load_encoder(cfg: CfgNode, weights: str = "file", pool: str = "auto") -> tup
     _check_weights(arch, path, chosen("--weights", weights, WEIGHTS))
     check_arch(arch, None)
     library, _, name = arch.partition("/")
-    if library not in ("timm", "torchvision") or not name:
-        raise UserError(f"MODEL.ARCH = {arch!r} is not an encoder: give timm/NAME or torchvision/NAME")
     torch.manual_seed(cfg.RNG_SEED)  # random weights are the same in every process
-    build = _timm_encoder if library == "timm" else _torchvision_encoder
-    network, classifier, mean, std = build(name, weights == "library")
+    if arch in ARCHITECTURES and ARCHITECTURES.get(arch).mean and weights != "library":
+        network, classifier, mean, std = _own_encoder(arch)
+    elif library in ("timm", "torchvision") and name:
+        build = _timm_encoder if library == "timm" else _torchvision_encoder
+        network, classifier, mean, std = build(name, weights == "library")
+    else:
+        raise UserError(
+            f"MODEL.ARCH = {arch!r} is not an encoder: give timm/NAME, torchvision/NAME or, with weights in a file, "
+            "resnet50_v1"
+        )
     if path:
         load_weights(network, path, ignored=(*_DECODER, *((f"{classifier}.",) if classifier else ())))
     pool = _choose_pool(network, arch, chosen("--pool", pool, POOLS))
@@ -93,6 +99,13 @@ def _check_weights(arch: str, path: str, weights: str) -> None:
         )
     if weights != "file" and path:
         raise UserError(f"MODEL.CKPT_PATH = {path!r} and --weights {weights} contradict each other: give one of them")
+
+
+def _own_encoder(name: str) -> tuple[nn.Module, str, tuple[float, ...], tuple[float, ...]]:
+    architecture = ARCHITECTURES.get(name)
+    network = architecture.build(1000)
+    classifier = find_classifier(network)
+    return replace_module(network, classifier, nn.Identity()), classifier, architecture.mean, architecture.std
 
 
 def _timm_encoder(name: str, pretrained: bool) -> tuple[nn.Module, str, tuple[float, ...], tuple[float, ...]]:

@@ -31,13 +31,14 @@ class FeatureMLP(nn.Module):
     def __init__(self, num_classes: int, in_features: int = 768, width: int = 512) -> None:
         super().__init__()
         self.in_features = in_features
+        self.features = nn.Identity()  # a name for the encoder's features, where CATTAn aligns
         # No bias: batch normalisation subtracts it.
         self.layer = nn.Sequential(nn.Linear(in_features, width, bias=False), nn.BatchNorm1d(width), nn.ReLU())
         self.fc = nn.Linear(width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of feature vectors (n x in_features)."""
-        return self.fc(self.layer(x))
+        return self.fc(self.layer(self.features(x)))
 
 
 class ResidualBlock(nn.Module):

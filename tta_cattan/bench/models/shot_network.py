@@ -51,6 +51,11 @@ def shot_network(arch: str, own: Callable[[int], nn.Module] | None, num_classes:
     return network
 
 
+def shot_head(num_classes: int, in_features: int) -> ShotNetwork:
+    """Return SHOT's bottleneck and classifier for features of a frozen backbone."""
+    return ShotNetwork(nn.Identity(), in_features, num_classes)
+
+
 def init_backbone(arch: str, model: ShotNetwork, init: str) -> None:
     """Load the backbone's weights: 'pretrained' (the library's) or those of a file."""
     if init != "pretrained":

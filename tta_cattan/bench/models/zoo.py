@@ -16,7 +16,7 @@ from tta_cattan.bench.models.libraries import check_library_name, is_library_nam
 from tta_cattan.bench.models.networks import CifarResNet, FeatureMLP, SmallCNN, SmallResNet, resnet50_v1
 from tta_cattan.bench.models.pointnet import PointNet
 from tta_cattan.bench.models.robustbench_zoo import load_from_robustbench, robustbench_names
-from tta_cattan.bench.models.shot_network import SHOT_PREFIX, init_backbone, shot_network
+from tta_cattan.bench.models.shot_network import SHOT_PREFIX, init_backbone, shot_head, shot_network
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.files import sha256_tensors
 from tta_cattan.util.registry import Registry
@@ -83,6 +83,7 @@ for _name, _architecture in {
     "small_cnn": Architecture(SmallCNN, trained_here=True),
     "pointnet": Architecture(PointNet, trained_here=True),
     "feature_mlp": Architecture(FeatureMLP, trained_here=True, keys=("IN_FEATURES", "WIDTH")),
+    "shot_head": Architecture(shot_head, trained_here=True, keys=("IN_FEATURES",)),
     **{
         f"cifar_resnet{n}": Architecture(partial(CifarResNet, n), IMAGENET_MEAN, IMAGENET_STD) for n in (20, 32, 44, 56)
     },
