@@ -16,6 +16,7 @@ from tta_cattan.bench.models.zoo import LoadedModel, check_arch, load_model
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_tensors
+from tta_cattan.util.upstream import import_robustbench
 
 pytest.importorskip("torchvision")
 pytest.importorskip("timm")
@@ -108,6 +109,11 @@ needs_robustbench = pytest.mark.skipif(find_spec("robustbench") is None, reason=
 @needs_robustbench
 class TestRobustBench:
     """RobustBench's zoo, with checkpoints that the test puts where its downloads would be."""
+
+    @pytest.fixture(autouse=True)
+    def healed(self):
+        """Make ``robustbench`` importable, whichever test comes first."""
+        import_robustbench("robustbench.utils")
 
     NAME = "Hendrycks2020AugMix_WRN"
 

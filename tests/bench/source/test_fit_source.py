@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -160,7 +161,7 @@ def test_the_note_says_where_it_came_from(tmp_path, monkeypatch):
     assert notes == list(range(1, 22)), "the number of batches in the sums, after each"
 
 
-def test_a_subspace_of_another_model_is_refused_unless_forced(tmp_path, caplog):
+def test_a_subspace_of_another_model_is_refused_and_one_of_no_model_is_told(tmp_path, caplog):
     path = tmp_path / "s.safetensors"
     assert main(fit(path)) == 0
     reset_logging()
@@ -171,11 +172,11 @@ def test_a_subspace_of_another_model_is_refused_unless_forced(tmp_path, caplog):
         loaded.model.fc.bias[0] += 1
     other = type(loaded).of(loaded.model, "changed")
     after = sha256_weights(other.model)[:12]
-    with pytest.raises(UserError, match=rf"{before}, and this model is {after}.*FORCE_BASIS"):
+    with pytest.raises(UserError, match=rf"{before}, and this model is {after}: make one for this model"):
         source_subspace(cfg, other, benchmark)
-    forced = settings(**{"CATTAN.SOURCE_BASIS": path, "CATTAN.FORCE_BASIS": True})[0]
-    assert source_subspace(forced, other, benchmark).count == 1297
-    assert "used anyway" in caplog.text
+    replace(Subspace.load(path), provenance={}).save(path)
+    assert source_subspace(cfg, other, benchmark).count == 1297
+    assert "does not say which model it was fitted for" in caplog.text
     classifier = settings(**{"CATTAN.SOURCE_BASIS": "classifier"})[0]
     assert source_subspace(classifier, other, benchmark) is None
 
@@ -260,7 +261,7 @@ def test_the_file_says_nothing_of_single_images_and_leaves_the_mean_out_on_reque
         assert set(header) == parts and header["basis"]["shape"] == [64, 64]
         numbers = sum(math.prod(part["shape"]) for part in header.values())
         assert len(content) == 8 + length + 4 * numbers, "and nothing after it"
-        assert set(told) == {"format", "count", "centered", "provenance"}
+        assert set(told) == {"format", "count", "centered", "layer", "provenance"}
         assert set(json.loads(told["provenance"])) <= {
             "model", "weights_sha256", "data", "n", "per_class", "seed", "centering", "versions", "classifier",
         }  # fmt: skip
