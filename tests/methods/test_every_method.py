@@ -218,7 +218,7 @@ def test_mixed_precision_stays_close(name, protocol, statistics):
     logits, expected = run(mixed, protocol), run(build(name, lr=1e-3, statistics=statistics), protocol)
     assert logits.dtype == torch.float32
     assert torch.isfinite(logits).all()
-    assert all(torch.isfinite(v).all() for v in mixed.state_dict().values())
+    assert all(torch.isfinite(v).all() for v in mixed.model.state_dict().values())
     assert (logits - expected).abs().max() < 0.05 * expected.abs().max()
     assert not torch.equal(logits, expected), "autocast did nothing"
 

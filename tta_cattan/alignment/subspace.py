@@ -14,11 +14,13 @@ from torch import Tensor
 
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
+from tta_cattan.util.state import stateful
 
 _FORMAT = "tta-cattan-subspace-2"
 _MAX_BYTES = 1 << 30  # a subspace of 16,384 features is a gigabyte; larger is not a subspace file
 
 
+@stateful
 @dataclass(frozen=True)
 class Subspace:
     """An orthonormal basis (D x d) with the eigenvalues (all that were found, descending), mean, count and origin.

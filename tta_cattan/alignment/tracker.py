@@ -9,10 +9,12 @@ from torch import Tensor
 
 from tta_cattan.alignment.subspace import Subspace, float64_device, reorthonormalize
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.state import stateful
 
 _REPAIR_EVERY = 64  # updates between two re-orthonormalisations: float32 drifts by about 1e-7 a step
 
 
+@stateful
 class SubspaceTracker:
     """The d leading directions of all batches seen so far, absorbed one at a time in O(D (d + B)^2).
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tta_cattan.losses import divergence_from_uniform
 from tta_cattan.methods.base import Target
+from tta_cattan.util.state import stateful
 
 OVERCONFIDENCE = 1.5  # errors per error that a network expects to make; 1.4 to 1.7 on shifted data, docs/study.md
 
@@ -27,6 +28,7 @@ def balanced_limit(doubt: Tensor, n: int, classes: int) -> Tensor:
     return OVERCONFIDENCE * doubt + math.sqrt((classes - 1) / (2 * math.pi * n))
 
 
+@stateful
 class RunningBalance:
     """``KL(m || uniform)`` of the running mean prediction ``m <- kappa m + (1 - kappa) mean(softmax(y))``.
 
@@ -51,6 +53,7 @@ class RunningBalance:
         return divergence_from_uniform(mean)
 
 
+@stateful
 @dataclass
 class BalancedTarget(Target):
     """A target with its running mean prediction."""
@@ -58,6 +61,7 @@ class BalancedTarget(Target):
     balance: RunningBalance = field(default_factory=RunningBalance)
 
 
+@stateful
 class FirstPredictions:
     """Whether the first predictions are consistent with balanced classes, and how many of them have changed since."""
 

@@ -28,6 +28,7 @@ from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.keys import Key, above, at_least, key, one_of, within
 from tta_cattan.util.precision import Precision
 from tta_cattan.util.registry import Registry
+from tta_cattan.util.state import pack, stateful, unpack
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -42,6 +43,7 @@ OPTIMIZERS = ("Adam", "AdamW", "SGD")
 _HAS_FUSED_ADAM = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)
 
 
+@stateful
 @dataclass
 class Target:
     """What a method has learnt of the present target; ``known`` is what it learnt before the first update."""
@@ -131,6 +133,7 @@ class AdaptationMethod(nn.Module):
         self.target = Target()
         self.new_batch = True  # False at the second and later updates on one batch, which counts once
         self._last_batch: tuple[weakref.ref[Tensor], int] | None = None
+        self._loaded: dict[str, Any] | None = None
         self.optimizer: torch.optim.Optimizer | None = None
         self.inspect(model)
         _built_optimizer(self.make_optimizer, [nn.Parameter(torch.zeros(1))])
@@ -354,9 +357,38 @@ class AdaptationMethod(nn.Module):
         self.training = mode
         return self
 
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return what ``state_dict`` holds besides the model: the target, the safety's memory and the optimiser."""
+        optimizer = None if self.optimizer is None else self.optimizer.state_dict()
+        scaler = None if self.precision.scaler is None else self.precision.scaler.state_dict()
+        return pack({"target": self.target, "safety": self.safety, "optimizer": optimizer, "scaler": scaler})
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Keep the state until the model's own parameters are loaded."""
+        self._loaded = state
+
     def state_loaded(self) -> None:
-        """Follow ``load_state_dict``: the optimiser's moments belong to the state that was there before."""
+        """Follow ``load_state_dict``: go on exactly where the state was taken.
+
+        Note: a state that holds the model alone restarts the optimiser and begins a target of its own.
+        """
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            self.target = self.new_target(None)
+        self.begin_batch()
         self.begin_updates()
+        if loaded is None:
+            return
+        state = unpack(loaded, self._device())
+        self.target, self.safety = state["target"], state["safety"]
+        if self.optimizer is not None and state["optimizer"] is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+        if self.precision.scaler is not None and state["scaler"] is not None:
+            self.precision.scaler.load_state_dict(state["scaler"])
+
+    def _device(self) -> torch.device | None:
+        first = next(self.model.parameters(), None)
+        return None if first is None else first.device
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the reference to the last batch out of copies and files."""

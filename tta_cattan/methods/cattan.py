@@ -37,6 +37,7 @@ from tta_cattan.network.layers import (
 )
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import NOT_EMPTY, above, at_least, key, one_of, within
+from tta_cattan.util.state import stateful
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -45,6 +46,7 @@ CENTERINGS = ("pca", "none", "shift")
 _LARGEST_FEATURES = 1e15
 
 
+@stateful
 @dataclass(frozen=True)
 class Prepared:
     """What ``prepare`` learns of a target: its subspace, and what the network first said of its samples."""
@@ -53,6 +55,7 @@ class Prepared:
     first: FirstPredictions
 
 
+@stateful
 @dataclass
 class CATTAnTarget(BalancedTarget):
     """A target's subspace, fitted beforehand (``known``) or tracked, and its running mean prediction."""
@@ -215,11 +218,6 @@ class CATTAn(AdaptationMethod):
     def new_target(self, known: Prepared | None) -> CATTAnTarget:
         """Return a target without a tracker and without a running mean prediction."""
         return CATTAnTarget(known, balance=RunningBalance(self.kappa))
-
-    def state_loaded(self) -> None:
-        """Go on with the alignment that was loaded; what was tracked before belongs to another one."""
-        self.target.tracker = None
-        super().state_loaded()
 
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:

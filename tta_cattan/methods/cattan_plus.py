@@ -17,10 +17,12 @@ from tta_cattan.network.layers import replace_module
 from tta_cattan.network.mirror import mean_prediction, with_mirror_images
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import at_least, key, within
+from tta_cattan.util.state import stateful
 
 DIRECTIONS = 64  # of the target subspace, where d is left open
 
 
+@stateful
 @dataclass
 class CATTAnPlusTarget(CATTAnTarget):
     """Also what the network first said of the target, and which fraction of that has changed in the end."""
@@ -107,11 +109,7 @@ class CATTAnPlus(CATTAn):
         return CATTAnPlusTarget(known, balance=RunningBalance(self.kappa), first=first)
 
     def state_loaded(self) -> None:
-        """Follow ``load_state_dict``: what was predicted before belongs to another state.
-
-        Note: a state from another device has left its classes there.
-        """
-        self.target.first, self.target.changed = FirstPredictions(), None
+        """Follow ``load_state_dict``; a state from another device has left its classes there."""
         self.target_classes.to(self.aligned.like.device)
         super().state_loaded()
 

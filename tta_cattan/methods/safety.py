@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tta_cattan.util.state import stateful
+
 logger = logging.getLogger(__name__)
 
 REACTIONS = ("report", "reset")
@@ -32,6 +34,7 @@ def in_range(tensors: Sequence[Tensor]) -> bool:
     return math.isfinite(torch.stack([norm.to(norms[0].device) for norm in norms]).square().sum().item())
 
 
+@stateful
 class Safety:
     """What went wrong while a method adapted: counted for the result, told in the log, answered by the keys.
 
@@ -112,7 +115,8 @@ class Safety:
         """Collapse: over a window, ``H = -sum_c m_c log m_c`` of the predicted classes is far below its highest."""
         n, classes = logits.shape
         if self._counts is None:
-            self._counts = torch.zeros(classes, dtype=torch.long, device=logits.device)
+            self._counts = torch.zeros(classes, dtype=torch.long)
+        self._counts = self._counts.to(logits.device)
         # Adding to places, unlike bincount, lets a GPU run on; max is faster than argmax on the CPU.
         self._counts.scatter_add_(0, logits.max(1).indices, torch.ones(n, dtype=torch.long, device=logits.device))
         first = self._seen == 0 and self._highest == 0  # before any update: the start's own predictions

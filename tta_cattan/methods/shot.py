@@ -14,6 +14,7 @@ from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batch
 from tta_cattan.network.layers import find_classifier, only_head_call, watch_head
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import at_least, key
+from tta_cattan.util.state import stateful
 
 
 def centroid_features(features: Tensor) -> Tensor:
@@ -58,6 +59,7 @@ def pseudo_labels(batches: Iterable[tuple[Tensor, Tensor]], rounds: int = 2) -> 
     return torch.cat(labels)
 
 
+@stateful
 @dataclass
 class ShotTarget(Target):
     """Pseudo-labels by sample (offline, ``known``), or the running sums of the centroids (online)."""

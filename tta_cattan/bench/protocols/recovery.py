@@ -246,10 +246,11 @@ def adapt_hypotheses(
 def _check_fraction(method: AdaptationMethod, n: int, fraction: float) -> None:
     """Refuse, before the first hypothesis, a dimension that cannot be fitted to the doubtful samples."""
     left = _count_of(fraction, n)
-    if method.d >= left:
+    d = getattr(method, "d", 0)
+    if d >= left:
         raise UserError(
             f"RECOVERY.FRACTION = {fraction:.3g} leaves {left} of {n} samples for the next subspace, too few for "
-            f"{method.d} directions: raise the fraction, lower the method's D, or give more samples"
+            f"{d} directions: raise the fraction, lower the method's D, or give more samples"
         )
 
 
