@@ -233,9 +233,9 @@ SHARED: dict[str, Key] = {
 
 def method_keys(name: str | None = None) -> dict[str, Key]:
     """Return the keys, by place, that the method ``name`` reads; without a name, those that any method reads."""
-    classes = [method_class(name)] if name else [AdaptationMethod, *map(ADAPTATION_REGISTRY.get, _methods())]
+    classes: list[type[AdaptationMethod]] = [AdaptationMethod, *map(ADAPTATION_REGISTRY.get, _methods())]
     found: dict[str, Key] = {}
-    for cls in classes:
+    for cls in [method_class(name)] if name else classes:
         for option, declared in cls.keys.items():
             found.setdefault(cls.place_of(option), declared)
     return found

@@ -327,7 +327,7 @@ class CATTAn(AdaptationMethod):
             )
         plain = super().fold()
         aligned = plain.get_submodule(self.aligned_name)
-        if isinstance(aligned, AlignedHead):
+        if self.follower is None:
             return replace_module(plain, self.aligned_name, aligned.fold())
         plain = replace_module(plain, self.aligned_name, aligned.inner)
         folded = compose_linear(plain.get_submodule(self.follower), *aligned.linear_map())

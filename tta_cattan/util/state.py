@@ -54,7 +54,7 @@ def unpack(packed: Any, device: torch.device | None = None) -> Any:
         raise UserError(f"the state holds a {kind!r}, which this version does not know: another version wrote it")
 
     cls = _CLASSES[kind]
-    made = cls.__new__(cls)
+    made: Any = object.__new__(cls)
     for name, item in items.items():
         object.__setattr__(made, name, unpack(item, device))  # frozen dataclasses too
     return made

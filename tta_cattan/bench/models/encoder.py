@@ -105,7 +105,12 @@ def _own_encoder(name: str) -> tuple[nn.Module, str, tuple[float, ...], tuple[fl
     architecture = ARCHITECTURES.get(name)
     network = architecture.build(1000)
     classifier = find_classifier(network)
-    return replace_module(network, classifier, nn.Identity()), classifier, architecture.mean, architecture.std
+    return (
+        replace_module(network, classifier, nn.Identity()),
+        classifier,
+        tuple(architecture.mean),
+        tuple(architecture.std),
+    )
 
 
 def _timm_encoder(name: str, pretrained: bool) -> tuple[nn.Module, str, tuple[float, ...], tuple[float, ...]]:

@@ -139,8 +139,8 @@ def _method_files(
     for method in methods or [load_cfg(path, overrides).MODEL.ADAPTATION]:
         ADAPTATION_REGISTRY.get(method)
         # A file speaks for the method that it names, whatever stands beside it.
-        candidates = [] if path is None or method.lower() == own else [f"{method.lower()}.yaml", "base.yaml"]
-        beside = [file for name in candidates if (file := Path(path).with_name(name)).is_file()]
+        candidates = [] if method.lower() == own else [f"{method.lower()}.yaml", "base.yaml"]
+        beside = [file for name in candidates if path and (file := Path(path).with_name(name)).is_file()]
         files.append((method.lower(), beside[0] if beside else path))
     return files
 

@@ -87,7 +87,7 @@ def feature_place(cfg: CfgNode, model: nn.Module, benchmark: Benchmark, inputs: 
     known only from a pass over a few ``inputs``.
     """
     layer = aligning_method(cfg).value_in(cfg, "layer")
-    if layer:
+    if layer and inputs is not None:
         rows = next(iterate_features(model, "", [inputs.to(next(model.parameters()).device)], layer))
         return layer, rows.shape[1], len(rows) // len(inputs)
     classifier = find_classifier(model, cfg.MODEL.CLASSIFIER, benchmark.num_classes)
