@@ -51,8 +51,3 @@ def identity_of_rows(path: Path, rows: slice, more: Sequence[str] = ()) -> str:
     for row in evenly(array[rows], 32):
         digest.update(np.ascontiguousarray(row).data)
     return digest.hexdigest()[:12]
-
-
-def first(dataset: TensorDataset, n: int) -> TensorDataset:
-    """Return the first ``n`` samples (-1: all)."""
-    return dataset if n < 0 else TensorDataset(*(tensor[:n] for tensor in dataset.tensors))

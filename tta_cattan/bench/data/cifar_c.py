@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.utils.data import TensorDataset
 
-from tta_cattan.bench.data.arrays import first, identity_of_rows, load_npz, read_npz, to_tensor
+from tta_cattan.bench.data.arrays import identity_of_rows, load_npz, read_npz, to_tensor
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
-from tta_cattan.bench.data.sampling import count_per_class
+from tta_cattan.bench.data.sampling import count_per_class, first
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import identity_of_files, sha256_file

@@ -56,6 +56,11 @@ class BatchedPart(BatchedDataset):
         return self.dataset.gather(self._places[indices])
 
 
+def first(dataset: TensorDataset, n: int) -> TensorDataset:
+    """Return the first ``n`` samples (-1: all)."""
+    return dataset if n < 0 else TensorDataset(*(tensor[:n] for tensor in dataset.tensors))
+
+
 def per_class(dataset: Dataset, n: int, seed: int) -> Dataset:
     """Return at most ``n`` samples of each class (0: all), drawn by ``seed``, in their order."""
     if not n:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from tta_cattan.alignment import FeatureMoments
-
 
 @dataclass(frozen=True)
 class Workers:
@@ -43,23 +41,3 @@ def join_workers() -> Iterator[Workers]:
         yield Workers(dist.get_rank(), dist.get_world_size())
     finally:
         dist.destroy_process_group()
-
-
-def reduce_moments(moments: FeatureMoments, workers: Workers) -> FeatureMoments:
-    """Return the moments of all processes' samples; only sums are exchanged.
-
-    With ``n = sum n_k`` and ``m = sum n_k m_k / n`` the scatter is ``sum_k S_k + n_k (m_k - m)(m_k - m)^T``.
-    """
-    moments.flush()
-    if workers.count == 1:
-        return moments
-    sums = torch.cat([moments.mean * moments.count, moments.mean.new_tensor([moments.count])]).cpu()
-    dist.all_reduce(sums)
-    count = int(sums[-1].item())
-    mean = sums[:-1] / count
-    shift = moments.mean.cpu() - mean
-    scatter = moments.scatter.cpu() + moments.count * torch.outer(shift, shift)
-    dist.all_reduce(scatter)
-    whole = FeatureMoments(moments.dim)
-    whole.count, whole.mean, whole.scatter = count, mean, scatter
-    return whole

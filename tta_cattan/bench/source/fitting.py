@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 
 from tta_cattan import __version__
@@ -19,7 +20,7 @@ from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.sampling import per_class
 from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.models.zoo import LoadedModel, resolve_device
-from tta_cattan.bench.source.distributed import ALONE, Workers, reduce_moments
+from tta_cattan.bench.source.distributed import ALONE, Workers
 from tta_cattan.methods import ADAPTATION_REGISTRY, CATTAn
 from tta_cattan.network.layers import find_classifier, iterate_features
 from tta_cattan.util.errors import UserError
@@ -137,6 +138,26 @@ def _absorb(
             _save(checkpoint, moments, position, identity)
             saved = time.monotonic()
     return moments
+
+
+def reduce_moments(moments: FeatureMoments, workers: Workers) -> FeatureMoments:
+    """Return the moments of all processes' samples; only sums are exchanged.
+
+    With ``n = sum n_k`` and ``m = sum n_k m_k / n`` the scatter is ``sum_k S_k + n_k (m_k - m)(m_k - m)^T``.
+    """
+    moments.flush()
+    if workers.count == 1:
+        return moments
+    sums = torch.cat([moments.mean * moments.count, moments.mean.new_tensor([moments.count])]).cpu()
+    dist.all_reduce(sums)
+    count = int(sums[-1].item())
+    mean = sums[:-1] / count
+    shift = moments.mean.cpu() - mean
+    scatter = moments.scatter.cpu() + moments.count * torch.outer(shift, shift)
+    dist.all_reduce(scatter)
+    whole = FeatureMoments(moments.dim)
+    whole.count, whole.mean, whole.scatter = count, mean, scatter
+    return whole
 
 
 def _save(checkpoint: Path, moments: FeatureMoments, done: int, identity: dict[str, Any]) -> None:
