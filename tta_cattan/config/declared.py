@@ -55,11 +55,11 @@ SHARED: dict[str, Key] = {
         "model",
         {
             "MODEL.ARCH": ("Standard", "architecture, by its name in the model zoo", NOT_EMPTY, "TENT"),
-            "MODEL.CKPT_PATH": ("", "local checkpoint; '' = the one that belongs to ARCH"),
             "MODEL.IN_FEATURES": (768, "length of the features that 'feature_mlp' and 'shot_head' take", at_least(1)),
             "MODEL.WIDTH": (512, "width of the batch-normalised layer in 'feature_mlp'", at_least(1)),
         },
     ),
+    **_by_role("weights", {"MODEL.CKPT_PATH": ("", "local checkpoint; '' = the one that belongs to ARCH")}),
     "MODEL.ADAPTATION": Key(
         "source", "adaptation method, by its registered name", NOT_EMPTY, "TENT", "method", "MODEL.ADAPTATION"
     ),
@@ -121,7 +121,7 @@ SHARED: dict[str, Key] = {
     ),
     **_by_role("place", {"TEST.NUM_WORKERS": (0, "worker processes of a data loader; 0 = none", at_least(0))}),
     **_by_role(
-        "model",
+        "weights",
         {
             # Training of a source model: SGD with Nesterov momentum 0.9. SHOT's recipe is in cfgs/officehome/base.yaml.
             "SOURCE.EPOCHS": (10, "epochs of training the source model", at_least(1)),
@@ -224,7 +224,7 @@ SHARED: dict[str, Key] = {
             "LOG_DEST": ("log.txt", "log file inside SAVE_DIR", NOT_EMPTY, "TENT"),
         },
     ),
-    "RNG_SEED": Key(1, "seed of a run, and of training its source model", _SEED, "TENT", "model", "RNG_SEED"),
+    "RNG_SEED": Key(1, "seed of a run, and of training its source model", _SEED, "TENT", "weights", "RNG_SEED"),
     "SEEDS": Key(
         [], "seeds to average over; [] = [RNG_SEED]", distinct(_SEED, required=False), "ours", "seed", "SEEDS", int
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +77,7 @@ class CATTAn(AdaptationMethod):
     title = "CATTAn"
     node = "CATTAN"
     lr = 1e-4  # the paper's
+    watches_first: ClassVar[bool] = False  # whether `prepare` keeps what the network first said of the samples
 
     d: int = key(0, "dimension of the subspaces; 0 = chosen by the stability rule", at_least(0), origin="paper")
     layer: str = key("", "module whose output is aligned; '' = the input of the classifier")
@@ -88,7 +89,7 @@ class CATTAn(AdaptationMethod):
         "'auto' = the file in CKPT_DIR, fitted and cached where the benchmark has source data; 'classifier' = row "
         "space of the classifier, no source data; otherwise a file",
         NOT_EMPTY,
-        role="model",
+        role="weights",
         config_only=True,
     )
     centering: str = key(
@@ -227,7 +228,8 @@ class CATTAn(AdaptationMethod):
         with self._fitting_statistics():
             for indices, x in batches:
                 logits, features = self.logits_and_features(x, adapting=False)
-                first.add(logits, indices)
+                if self.watches_first:
+                    first.add(logits, indices)
                 moments.update(features.float())
         target = subspace_of_moments(moments, self.fitted_d(moments), center=self.centering != "none")
         d = self.d or self._rule(target.eigenvalues, target.count)

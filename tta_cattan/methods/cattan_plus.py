@@ -55,6 +55,7 @@ class CATTAnPlus(CATTAn):
     class_balance = "running"
     phi_lr = 0.3
     residual = True
+    watches_first = True
 
     balance_guard: bool = key(True, "drop the class balance where the first predictions contradict balanced classes")
     transform: bool = key(True, "adapt IP's input transformation too; False for features and point clouds")

@@ -15,9 +15,10 @@ import yaml
 
 from tta_cattan.util.errors import UserError, nearest
 
-# What a key decides: which data, which source model, how a method adapts, in which order it sees the data, which of
-# the results are asked for, where files lie and how they are loaded, which seeds are run, and what changes no result.
-ROLES = ("data", "model", "method", "protocol", "selection", "place", "seed", "presentation")
+# What a key decides: which data, which network, how its weights came to be, how a method adapts, in which order it sees
+# the data, which of the results are asked for, where files lie and how they are loaded, which seeds are run, and what
+# changes no result.
+ROLES = ("data", "model", "weights", "method", "protocol", "selection", "place", "seed", "presentation")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NAMES = {

@@ -45,9 +45,7 @@ CFGS = Path(__file__).parents[3] / "cfgs"
 
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in CFGS.glob("*/cattan.yaml")))
 def test_the_files_of_a_folder_can_be_compared(folder):
-    methods = sorted(path.stem for path in (CFGS / folder).glob("*.yaml") if path.stem in ADAPTATION_REGISTRY)
-    assert {"source", "tent", "cattan", "cattan_plus"} <= set(methods)
-    first, *others = plan_rows(CFGS / folder / "cattan.yaml", [], methods)
+    first, *others = plan_rows(CFGS / folder / "cattan.yaml", [], ADAPTATION_REGISTRY.registered_names())
     for other in others:
         check_alike(first, other)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def is_data_key(key: str) -> bool:
     """Whether a key decides the data or the source model."""
-    return key in shared_keys("data", "model", "selection")
+    return key in shared_keys("data", "model", "weights", "selection")
 
 
 def is_setting_key(key: str) -> bool:

@@ -31,7 +31,7 @@ _REFUSED = {
 }
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[(]*[\])])")
 # What decides the value of a cell besides the weights, the subspace and the files, which are known by their hashes.
-_DECIDING = ("data", "method", "protocol")
+_DECIDING = ("data", "model", "method", "protocol")
 
 
 @dataclass(frozen=True)

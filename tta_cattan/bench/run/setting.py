@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
 # What the rows of one comparison have in common, unless it is swept.
-_SHARED_ROLES = ("data", "model", "protocol", "selection", "place", "seed")
+_SHARED_ROLES = ("data", "model", "weights", "protocol", "selection", "place", "seed")
 # What the data and the source model depend on: rows of a sweep that differ in nothing else share both.
-_SOURCE_ROLES = ("data", "model", "selection", "place")
+_SOURCE_ROLES = ("data", "model", "weights", "selection", "place")
 
 
 @dataclass(frozen=True)
