@@ -94,7 +94,7 @@ def test_list_names_everything(capsys):
         (["fit-source", "--cfg", "absent.yaml"], ["absent.yaml"]),
         (["fo"], ["unknown command 'fo'", "Did you mean 'fit-source'?", "make-corruptions"]),
         (["raport", "x"], ["unknown command 'raport'", "Did you mean 'report'?"]),
-        (["cfgs/cifar10_c/base.yaml"], ["tta-cattan --cfg cfgs/cifar10_c/tent.yaml"]),
+        (["cfgs/cifar10_c/base.yaml"], ["tta-cattan --cfg cfgs/cifar10_c/base.yaml"]),
         (["--methods", "tent", "MODEL.ADAPTATION", "ip"], ["both name methods"]),
         (["--import", "no_such_module"], ["cannot import no_such_module", "No module named"]),
         (["inspect", "absent.safetensors"], ["absent.safetensors does not exist"]),

@@ -133,6 +133,15 @@ def test_the_contract_holds_at_an_inner_layer(net, kind, layer, follower):
     torch.testing.assert_close(method.predict(x), before, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("kind", [CATTAn, CATTAnPlus])
+def test_a_single_sample_passes_an_inner_layer(net, kind):
+    options = {"transform": False} if kind is CATTAnPlus else {}
+    method = adapted(net, "pool", kind=kind, lr=1e-2, **options)
+    x = images(1)
+    torch.testing.assert_close(method.predict(x), net(x))
+    assert method(x).shape == (1, 5) and method(images(4)).shape == (4, 5)
+
+
 def test_a_pointwise_convolution_takes_the_alignment_of_a_feature_map(net):
     sequence = nn.Sequential(net.conv, net.norm, net.mix, net.pool, nn.Flatten(), nn.Linear(D, 5).double()).eval()
     method = CATTAn(copy.deepcopy(sequence), layer="1", d=4, lr=1e-2)

@@ -154,7 +154,8 @@ class Aligned(nn.Module):
         """Return what the network makes of the aligned features."""
         features = self.features(x)
         if self._before is not None:
-            self._before(features)
+            before, self._before = self._before, None
+            before(features)
         result = self.restored(self._aligned(features) if self.enabled else self.plain(features))
         if self._calls is not None:
             self._calls.append((features, result))
@@ -171,7 +172,7 @@ class Aligned(nn.Module):
 
     @contextmanager
     def observed(self, before: Callable[[Tensor], None] | None = None) -> Iterator[list[tuple[Tensor, Tensor]]]:
-        """Collect (features, result) of each call in the block; ``before`` sees the features before they pass."""
+        """Collect (features, result) of each call in the block; ``before`` sees the first features before they pass."""
         calls: list[tuple[Tensor, Tensor]] = []
         self._calls, self._before = calls, before
         try:
