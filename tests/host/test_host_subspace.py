@@ -12,7 +12,7 @@ from torch import nn
 from torchvision.models import resnet18
 
 from tta_cattan import Subspace, fit_subspace
-from tta_cattan.alignment.subspace_files import find_subspaces, sha256_weights, subspace_path
+from tta_cattan.alignment.subspace import find_subspaces, sha256_weights, subspace_path
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.host.methods import source_subspace

@@ -104,7 +104,7 @@ def _list_layers(cfg: CfgNode) -> int:
     """Print the layers whose output can be aligned, with their type and the shape of one sample's output."""
     from tta_cattan.bench.data import benchmark_of
     from tta_cattan.bench.models.zoo import load_model, untrained_model
-    from tta_cattan.bench.run.rehearsal import first_inputs
+    from tta_cattan.bench.run.setting import first_inputs
     from tta_cattan.network.layers import list_layers
 
     benchmark = benchmark_of(cfg)

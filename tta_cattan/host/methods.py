@@ -11,7 +11,7 @@ import yacs.config
 from yacs.config import CfgNode
 
 from tta_cattan.alignment import Subspace, fit_subspace
-from tta_cattan.alignment.subspace_files import find_subspaces, sha256_weights, subspace_path
+from tta_cattan.alignment.subspace import find_subspaces, sha256_weights, subspace_path
 from tta_cattan.config import check_cfg, declared_keys, get_defaults, leaves, method_keys, set_value
 from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, setup_model
 from tta_cattan.network.layers import find_classifier, iterate_features

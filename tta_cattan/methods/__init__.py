@@ -1,7 +1,14 @@
 """The adaptation methods, one file each over one base class; importing this package registers them."""
 
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from torch import nn
+
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches, Target
-from tta_cattan.methods.setup import method_title, setup_model
+from tta_cattan.util.errors import UserError
 
 # Registered in the order of the paper's tables, which is the order of rows and colours in ours.
 # isort: off
@@ -14,6 +21,11 @@ from tta_cattan.methods.ip import IP
 from tta_cattan.methods.cattan import CATTAn
 from tta_cattan.methods.cattan_plus import CATTAnPlus
 # isort: on
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+    from tta_cattan.alignment import Subspace
 
 __all__ = [
     "ADAPTATION_REGISTRY",
@@ -31,3 +43,39 @@ __all__ = [
     "method_title",
     "setup_model",
 ]
+
+logger = logging.getLogger(__name__)
+
+
+def setup_model(
+    model: nn.Module,
+    cfg: CfgNode,
+    num_classes: int | None = None,
+    source_subspace: Subspace | None = None,
+) -> AdaptationMethod:
+    """Return ``model`` under the method that ``cfg.MODEL.ADAPTATION`` names: ``outputs = model(x)`` infers and adapts.
+
+    ``num_classes`` helps to find the classifier of a model with several linear layers; ``source_subspace`` is for
+    CATTAn (otherwise ``CATTAN.SOURCE_BASIS`` says where to find it).
+    """
+    method = ADAPTATION_REGISTRY.get(_adaptation_of(cfg))
+    adapted = method.from_cfg(model, cfg, num_classes=num_classes, source_subspace=source_subspace)
+    _, names = adapted.collect_params()
+    logger.debug("parameters for adaptation: %s", names)
+    return adapted
+
+
+def method_title(name: str) -> str:
+    """Return a method's name as papers write it; a name that is not registered is its own title."""
+    return (ADAPTATION_REGISTRY.get(name).title if name in ADAPTATION_REGISTRY else "") or name
+
+
+def _adaptation_of(cfg: CfgNode) -> str:
+    """Return the name of the method in a config."""
+    try:
+        return cfg.MODEL.ADAPTATION
+    except AttributeError as error:
+        raise UserError(
+            f"cfg is a {type(cfg).__name__} without MODEL.ADAPTATION: give a config, such as "
+            "load_cfg(file, ['MODEL.ADAPTATION', 'cattan'])"
+        ) from error

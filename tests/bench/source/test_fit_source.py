@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tta_cattan.alignment import Subspace, fit_subspace, orthonormality_error
-from tta_cattan.alignment.subspace_files import sha256_weights
+from tta_cattan.alignment.subspace import sha256_weights
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
 from tta_cattan.bench.run.log import reset_logging
 from tta_cattan.bench.source import fitting

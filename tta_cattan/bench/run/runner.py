@@ -19,8 +19,7 @@ from tta_cattan.bench.run.cell import one_by_one
 from tta_cattan.bench.run.description import header_lines, run_folder, write_description
 from tta_cattan.bench.run.log import error_line, setup_logging
 from tta_cattan.bench.run.plan import Job, Row, plan_cells
-from tta_cattan.bench.run.rehearsal import rehearse_rows
-from tta_cattan.bench.run.setting import Setting, check_files, check_rows, prepare_settings
+from tta_cattan.bench.run.setting import Setting, check_files, check_rows, prepare_settings, rehearse_rows
 from tta_cattan.util.progress import progress
 
 logger = logging.getLogger(__name__)

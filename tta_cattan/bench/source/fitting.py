@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from tta_cattan import __version__
 from tta_cattan.alignment import FeatureMoments, Subspace, subspace_of_moments
-from tta_cattan.alignment.subspace_files import sha256_weights
+from tta_cattan.alignment.subspace import sha256_weights
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.sampling import per_class
 from tta_cattan.bench.data.stream import Stream

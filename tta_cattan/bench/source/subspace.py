@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tta_cattan.alignment import Subspace
-from tta_cattan.alignment.subspace_files import find_subspaces, sha256_weights, subspace_path
+from tta_cattan.alignment.subspace import find_subspaces, sha256_weights, subspace_path
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.models.zoo import LoadedModel
 from tta_cattan.bench.source.fitting import aligning_method, fit_source_subspace, remove_checkpoint
