@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from digits_runs import SHARED, overrides
+from digits_runs import overrides
 
 from benchmarks.accuracy.__main__ import best_settings, main, run_block, to_markdown
 from benchmarks.accuracy.blocks import Block, blocks
@@ -128,9 +128,8 @@ def test_clean_images_are_those_of_the_part(tmp_path):
     assert rows[40_000:40_008].any() and not rows[40_008:].any()
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there: the real data are not shipped")
-def test_a_block_on_real_features(tmp_path):
-    block = next(block for block in blocks(SHARED, tmp_path) if block.name == "office")
+def test_a_block_on_real_features(tmp_path, real_data):
+    block = next(block for block in blocks(real_data("office_caltech10").parent, tmp_path) if block.name == "office")
     few = ["DATA.SOURCE", "dslr", "DATA.TARGET", "webcam", "SEEDS", [0], "SOURCE.EPOCHS", 5, "TEST.EPOCHS", 1]
     few_rows = Block("office", "", block.cfg, [*block.overrides, *few], ("source", "cattan_plus"), pairs=True)
     accuracies = [
