@@ -12,9 +12,10 @@ PACKAGE = Path(__file__).parent.parent / "tta_cattan"
 FLOORS = [
     {"__init__", "bench.__init__"},
     {"util"},
-    {"losses", "metrics", "network", "config"},
+    {"losses", "metrics", "network"},
     {"alignment"},
     {"methods"},
+    {"config"},
     {"host", "bench.domain"},
     {"bench.data", "bench.results", "bench.models"},
     {"bench.protocols", "bench.source"},

@@ -15,6 +15,7 @@ from benchmarks.accuracy.blocks import Block, blocks
 from benchmarks.accuracy.product import draw, main_effects
 from benchmarks.accuracy.shifts import ChoosingDigits, CleanImages, UnevenDigits, make_cifar, make_digits
 from tta_cattan.bench.domain import Domain
+from tta_cattan.bench.run.plan import plan_rows
 from tta_cattan.config import find_config, load_cfg
 
 TINY = Block("tiny", "Tiny", "cfgs/digits_c/cattan.yaml", overrides(), ("norm", "tent"), rates=(1e-4, 0.5))
@@ -24,9 +25,8 @@ def test_every_block_loads_and_is_chosen_by_one_that_is_not_reported():
     all_blocks = {block.name: block for block in blocks(Path("data"), Path("out"))}
     for block in all_blocks.values():
         values = [str(value) if isinstance(value, Path) else value for value in block.overrides]
-        for method in block.methods:
-            cfg = load_cfg(find_config(block.cfg).with_name(f"{method}.yaml"), values)
-            assert method == cfg.MODEL.ADAPTATION
+        rows = plan_rows(find_config(block.cfg), values, block.methods)
+        assert [row.method for row in rows] == list(block.methods)
         assert not (block.rates and block.chosen_by)
         if block.chosen_by:
             chooser = all_blocks[block.chosen_by]
