@@ -172,7 +172,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     [
         ("CATTAN.LAMDA_CB", "'CATTAN.LAMBDA_CB'?"),
         ("TENTPLUS.LAMBDA_CB", "'TENT_PLUS.LAMBDA_CB'?"),
-        ("LAMBDA_CB", "'CATTAN.LAMBDA_CB' or 'CATTAN_PLUS.LAMBDA_CB' or 'TENT_PLUS.LAMBDA_CB'?"),
+        ("LAMBDA_CB", "'TENT_PLUS.LAMBDA_CB' or 'CATTAN.LAMBDA_CB' or 'CATTAN_PLUS.LAMBDA_CB'?"),
         ("OPTIM.BATCH_SIZE", "'TEST.BATCH_SIZE'?"),
         ("cattan.lambda_cb", "'CATTAN.LAMBDA_CB'?"),
         ("optim.LR", "'OPTIM.LR'?"),
