@@ -100,3 +100,17 @@ def test_coordinates_stay_still_over_many_updates():
     # Once the span has settled, each basis must be the last one again, column by column.
     for before, after in zip(bases[-6:], bases[-5:], strict=False):
         assert (before.T @ after).diagonal().min() > 0.99
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("classifier", [True, False])
+def test_single_samples_keep_the_basis_orthonormal(center, classifier):
+    generator = torch.Generator().manual_seed(0)
+    start = classifier_subspace(torch.randn(5, 16, generator=generator))
+    if not classifier:
+        start = fit_subspace(torch.randn(50, 16, generator=generator), center=center)
+    tracker = SubspaceTracker(start, 6, center)
+    for _ in range(40):
+        basis = tracker.update(torch.randn(1, 16, generator=generator))
+        assert orthonormality_error(basis) < 1e-5
+    assert orthonormality_error(tracker.update(torch.zeros(3, 16))) < 1e-5

@@ -56,12 +56,11 @@ class SubspaceTracker:
         if len(rows) > rows.shape[1]:  # feature maps: the triangular factor has the same scatter in fewer rows
             rows = torch.linalg.qr(rows, mode="r").R
         inside = rows @ old
-        outside = rows - inside @ old.T
-        q, r = torch.linalg.qr(outside.T)
+        q, outside = _new_directions(rows - inside @ old.T, old, rows.square().sum())
         d, extra = old.shape[1], q.shape[1]
         small = torch.zeros(d + extra, d + extra, dtype=torch.float64, device=old.device)
         small.diagonal()[:d] = self.decay * self.energy.double()
-        coordinates = torch.cat([inside, r.T], 1).double()
+        coordinates = torch.cat([inside.double(), outside], 1)
         small += coordinates.T @ coordinates
         # Directions that nothing has claimed yet tie at zero: a hair of preference keeps the old ones among them.
         small.diagonal()[:d] += 1e-9 * small.diagonal().max()
@@ -83,6 +82,19 @@ class SubspaceTracker:
         self.mean = self.mean + shift * (m / (n + m))
         self.count = n + m
         return torch.cat([rows - batch_mean, math.sqrt(n * m / (n + m)) * shift[None]])
+
+
+def _new_directions(outside: Tensor, basis: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
+    """Return an orthonormal basis (D x e) of rows that lie outside ``basis``, and their coordinates in it (float64).
+
+    Note: what is left of a row by rounding alone is no direction: e counts those with more than 1e-10 of the energy. A
+    single centred sample, whose rows are zero but for one, would otherwise bring arbitrary directions in.
+    """
+    outside = (outside - (outside @ basis) @ basis.T).double()  # the second projection removes the first one's rounding
+    values, vectors = torch.linalg.eigh(outside @ outside.T)
+    kept = values > 1e-10 * energy
+    scale = values[kept].sqrt()
+    return (outside.T @ (vectors[:, kept] / scale)).to(basis.dtype), vectors[:, kept] * scale
 
 
 def turn_towards(basis: Tensor, reference: Tensor) -> Tensor:
