@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
+from pathlib import Path
 
+import bad_files
 import numpy as np
 import pytest
 import torch
-from bad_files import fifo, npy_header, npz_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,7 +42,11 @@ def test_only_regular_files_are_opened(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "file")
     assert regular_file(tmp_path / "file") == tmp_path / "file"
     assert regular_file(tmp_path / "link").read_text() == "x"
-    for path, kind in ((fifo(tmp_path / "pipe"), "a pipe"), (tmp_path, "a folder"), ("/dev/zero", "a device")):
+    for path, kind in (
+        (bad_files.fifo(tmp_path / "pipe"), "a pipe"),
+        (tmp_path, "a folder"),
+        ("/dev/zero", "a device"),
+    ):
         with pytest.raises(UserError, match=f"is {kind}, not a file: move it"):
             regular_file(path, "move it")
     with pytest.raises(FileNotFoundError):
@@ -56,18 +61,17 @@ def test_npy_files(tmp_path):
 
 
 @FAST
-@given(st.binary(max_size=60) | st.sampled_from([b"", npz_bytes(y=np.zeros(2)), npy_header("(10**20,)")]))
+@given(
+    st.binary(max_size=60)
+    | st.sampled_from([b"", bad_files.npz_bytes(y=np.zeros(2)), bad_files.npy_header("(10**20,)")])
+)
 def test_bytes_that_are_no_array(content):
-    path = f"/tmp/door-{os.getpid()}.npy"
-    try:
+    with tempfile.TemporaryDirectory() as folder:
         for start in (b"", b"\x93NUMPY\x01\x00"):
-            with open(path, "wb") as file:
-                file.write(start + content)
-            with pytest.raises(UserError, match="is not an .npy file") as caught:
+            path = bad_files.text(Path(folder) / "a.npy", start + content)
+            with pytest.raises(UserError, match=r"is not an \.npy file") as caught:
                 open_npy(path)
             assert len(str(caught.value).splitlines()) == 1
-    finally:
-        os.unlink(path)
 
 
 @FAST
