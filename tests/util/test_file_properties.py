@@ -33,7 +33,6 @@ def subspaces(draw) -> Subspace:
 def records(draw) -> Record:
     cell = Cell(draw(TEXT), draw(TEXT), draw(st.integers(0, 5)), draw(st.integers(0, 2**32)))
     metrics = draw(st.dictionaries(TEXT, st.floats(allow_nan=False, allow_infinity=False), max_size=3))
-    metrics["accuracy"] = draw(st.floats(0, 1))
     return Record(cell, draw(TEXT), metrics, draw(st.dictionaries(TEXT, JSON, max_size=2)))
 
 

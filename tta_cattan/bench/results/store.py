@@ -163,8 +163,6 @@ class Record:
             raise UserError(f"the field {error} is missing") from error
         if not (isinstance(stamp, str) and isinstance(metrics, dict) and isinstance(info, dict)):
             raise UserError("fingerprint, metrics or info is of the wrong type")
-        if "accuracy" not in metrics:
-            raise UserError("the metric 'accuracy' is missing")
         return cls(cell, stamp, metrics, info)
 
 
