@@ -26,7 +26,7 @@ from tta_cattan.bench.data.corruptions.strengths import TableName
 from tta_cattan.bench.data.image_files import read_rgb
 from tta_cattan.util.door import open_npy
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import atomic_path, disk_errors, evenly, identity_of_files, save_array, write_text
+from tta_cattan.util.files import atomic_path, disk_errors, save_array, sha256_file, write_text
 from tta_cattan.util.progress import progress
 
 T = TypeVar("T")
@@ -102,8 +102,8 @@ def _refuse_same_stems(files: Sequence[Path]) -> None:
 def keep_recipe(out: Path, asked: dict[str, Any], images: Sequence[Path], root: Path, there: Sequence[Path]) -> None:
     """Record in ``out`` how its images are made; refuse a folder made by another recipe or from other images.
 
-    ``asked`` is what determines the images; ``images`` are the clean ones under ``root``, of which 16 are recorded;
-    ``there`` are files in the folder that would be kept.
+    ``asked`` is what determines the images; ``images`` are the clean ones under ``root``; ``there`` are files in the
+    folder that would be kept.
     """
     path = out / RECIPE_FILE
     if not path.is_file():
@@ -116,8 +116,8 @@ def keep_recipe(out: Path, asked: dict[str, Any], images: Sequence[Path], root: 
     else:
         known = _read_recipe(path)
         _compare_recipe(out, known, asked, root)
-    sample = {file.relative_to(root).as_posix(): identity_of_files([file], root) for file in evenly(images, 16)}
-    recipe = {**known, **asked, "images": {**sample, **known.get("images", {})}}
+    hashes = {file.relative_to(root).as_posix(): sha256_file(file)[:12] for file in images}
+    recipe = {**known, **asked, "images": {**hashes, **known.get("images", {})}}
     if recipe != known:
         write_text(path, json.dumps(recipe, indent=2, sort_keys=True) + "\n")
 
@@ -144,7 +144,7 @@ def _compare_recipe(out: Path, known: dict[str, Any], asked: dict[str, Any], roo
         # The name comes from a file: nothing outside the folder of the images is opened.
         path = (root / name).resolve()
         inside = path.is_relative_to(root.resolve()) and path.is_file()
-        if not inside or identity_of_files([root / name], root) != identity:
+        if not inside or sha256_file(path)[:12] != identity:
             raise UserError(f"{out} was made from other images than {root} (see {name}): choose another output folder")
 
 
