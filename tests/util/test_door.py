@@ -139,6 +139,7 @@ def test_a_tensor_is_dense_finite_and_in_range(tensor, problem):
         checked_tensor("w", tensor, torch.zeros(2), low=0)
 
 
+@FAST
 @given(st.text())
 def test_what_is_printed_does_not_steer_the_terminal(text):
     assert printable(text).isprintable()
