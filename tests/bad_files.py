@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import struct
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from tta_cattan.alignment import Subspace
+from tta_cattan.bench.models.networks import SmallResNet
 
 FEATURES = 64  # of small_resnet
 
@@ -56,7 +62,9 @@ def tensors(path: Path, metadata: dict[str, str] | None = None, **content: torch
     return path
 
 
-def subspace(path: Path, dim: int = FEATURES, d: int = 8, **changes: object) -> Path:
+def subspace(
+    path: Path, dim: int = FEATURES, d: int = 8, dtype: torch.dtype = torch.float32, **changes: object
+) -> Path:
     """Write a subspace file; the changes are made to the Subspace before it is saved."""
     parts = {
         "basis": torch.eye(dim, d),
@@ -66,7 +74,7 @@ def subspace(path: Path, dim: int = FEATURES, d: int = 8, **changes: object) -> 
         "centered": True,
         "provenance": {},
     }
-    Subspace(**{**parts, **changes}).save(path)
+    Subspace(**{**parts, **changes}).save(path, dtype)
     return path
 
 
@@ -94,4 +102,56 @@ def huge(path: Path, size: int) -> Path:
     """Write a file that is large without taking any space."""
     with open(path, "wb") as file:
         file.truncate(size)
+    return path
+
+
+def cifar_c(root: Path, rows: np.ndarray | bytes | None = None, labels: np.ndarray | bytes | None = None) -> Path:
+    """Write CIFAR-10-C with fog alone, 12 images at severity 5; an array or bytes replace either file."""
+    folder = root / "CIFAR-10-C"
+    folder.mkdir()
+    if rows is None:
+        whole = np.lib.format.open_memmap(folder / "fog.npy", "w+", np.uint8, (50000, 32, 32, 3))  # sparse on the disk
+        whole[40000:40012] = 7
+    for name, content in (("fog.npy", rows), ("labels.npy", np.arange(12) % 10 if labels is None else labels)):
+        if isinstance(content, bytes):
+            (folder / name).write_bytes(content)
+        elif content is not None:
+            np.save(folder / name, content, allow_pickle=True)
+    return root
+
+
+def npy_header(shape: str, dtype: str = "|u1") -> bytes:
+    """Return the header of an .npy file, whatever it claims."""
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def npz_bytes(**arrays: np.ndarray) -> bytes:
+    """Return the bytes of an .npz file."""
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
+def weights(path: Path, change: Callable[[dict[str, Tensor]], object]) -> Path:
+    """Write the weights of small_resnet after a change."""
+    state = SmallResNet(10).state_dict()
+    change(state)
+    return saved(path, state)
+
+
+def png(path: Path, width: int, height: int) -> Path:
+    """Write a PNG of one colour, small on the disk and of any size when decoded."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    pixels = zlib.compress(bytes((width + 7) // 8 + 1) * 8, 9)
+    return text(path, b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b""))
+
+
+def fifo(path: Path) -> Path:
+    """Make a named pipe, on which a reader waits for ever."""
+    os.mkfifo(path)
     return path

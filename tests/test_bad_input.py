@@ -81,6 +81,39 @@ def with_images(*arguments: str) -> Make:
     return make
 
 
+def cifar(rows: object = None, labels: object = None, **keys: object) -> Make:
+    """A run on CIFAR-10-C with other rows or labels."""
+    values = {"CORRUPTION__DATASET": "cifar10_c", "CORRUPTION__TYPE": "fog", "CORRUPTION__SEVERITY": "5", **keys}
+    return run(**values, DATA_DIR=lambda p: bad.cifar_c(p, rows, labels))
+
+
+def state(change: Callable[[dict[str, torch.Tensor]], object]) -> Make:
+    """A run with weights of small_resnet that were changed."""
+    return ckpt(lambda p: bad.weights(p, change))
+
+
+def source_npz(**arrays: np.ndarray) -> Make:
+    """make-corruptions on an .npz file."""
+    return lambda p: words("make-corruptions", "--images", str(bad.npz(p / "x.npz", **arrays)), "--out", "P/o")(p)
+
+
+def image_files(make: Callable[[Path], object]) -> Make:
+    """make-corruptions on class folders."""
+
+    def arguments(p: Path) -> list[str]:
+        (p / "images" / "class").mkdir(parents=True)
+        make(p / "images" / "class")
+        return words(
+            "make-corruptions", "--images", "P/images", "--out", "P/o", "--workers", "1", "--corruptions", "contrast"
+        )(p)
+
+    return arguments
+
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 14))
+RGB = np.full((3, 32, 32, 3), 7, np.uint8)
+
+
 CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     # config files
     "an unknown node": (yaml("CATAN: {D: 3}"), ["mine.yaml: unknown key 'CATAN'", "CATTAN"]),
@@ -109,6 +142,12 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "episodic over epochs": (
         yaml("MODEL: {EPISODIC: true}\nTEST: {PROTOCOL: offline}"), ["MODEL.EPISODIC = True", "TEST.PROTOCOL online"],
     ),
+    "nested aliases": (yaml(BOMB), ["mine.yaml, line", "aliases stand for more than"]),
+    "an alias of itself": (yaml("SEEDS: &a [*a]"), ["mine.yaml, line 1", "an alias stands inside its own value"]),
+    "NUL in a path": (yaml('SAVE_DIR: "a\\0b"'), ["SAVE_DIR = 'a\\x00b'", "NUL"]),
+    "a layer that fits nowhere": (yaml("MODEL: {WIDTH: 1000000000}"), ["MODEL.WIDTH", "must be in [1, 65536]"]),
+    "a transformation that fits nowhere": (yaml("IP: {WIDTH: 1000000000}"), ["IP.WIDTH", "must be in [1, 1024]"]),
+    "a transformation without end": (yaml("CATTAN_PLUS: {DEPTH: 10000000}"), ["DEPTH", "must be in [1, 64]"]),
     "a config that is not there": (words("--cfg", "P/absent.yaml"), ["absent.yaml"]),
     "a folder for a config": (words("--cfg", "P/"), ["error: "]),
     # command lines
@@ -161,6 +200,44 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
         run(CORRUPTION__DATASET="cifar10_c", MODEL__ARCH="cifar_resnet20", DATA_DIR="absent"),
         ["absent/CIFAR-10-C/labels.npy is missing", "Zenodo record 2535967"],
     ),
+    "CIFAR-10-C at a severity that was not made": (
+        cifar(CORRUPTION__SEVERITY="3"), ["fog.npy, severity 3", "was not made", "make-corruptions --severities 3"],
+    ),
+    "CIFAR-10-C with fewer images than labels": (cifar(labels=np.zeros(99, int)), ["the last 52 of the 64 images"]),
+    "CIFAR-10-C in [0, 1]": (cifar(np.zeros((50000, 4, 4, 3), np.float32)), ["fog.npy is float32", "must be uint8"]),
+    "CIFAR-10-C of 64 x 64": (cifar(np.ones((9, 64, 64, 3), np.uint8)), ["shape (9, 64, 64, 3)", "N x 32 x 32 x 3"]),
+    "CIFAR-10-C in grey": (cifar(np.ones((9, 32, 32, 1), np.uint8)), ["shape (9, 32, 32, 1)", "N x 32 x 32 x 3"]),
+    "CIFAR-10-C with too few rows": (cifar(np.ones((9, 32, 32, 3), np.uint8)), ["fog.npy has 9 rows", "severity 5"]),
+    "CIFAR-10-C with a broken header": (cifar(bad.npy_header("(3, (")), ["fog.npy is not an .npy file"]),
+    "CIFAR-10-C of 286 GiB": (cifar(bad.npy_header("(10**9, 307)")), ["fog.npy is not an .npy file"]),
+    "CIFAR-10-C that claims 286 GiB": (cifar(bad.npy_header("(100000000, 32, 32, 3)")), ["is not an .npy file"]),
+    "bool labels": (cifar(labels=np.ones(12, bool)), ["labels.npy is bool of shape (12,)", "integers of shape N"]),
+    "one-hot labels": (cifar(labels=np.eye(12, 10, dtype=int)), ["labels.npy is int64 of shape (12, 10)"]),
+    "labels in words": (cifar(labels=np.array(["cat"] * 12)), ["labels.npy is <U3"]),
+    "labels that are objects": (cifar(labels=np.array([{}] * 12)), ["labels.npy is not an .npy file"]),
+    "labels of other classes": (cifar(labels=np.arange(12)), ["labels.npy has values from 0 to 11", "[0, 9]"]),
+    "labels below zero": (cifar(labels=np.arange(-1, 9)), ["labels.npy has values from -1 to 8"]),
+    "no labels": (cifar(labels=np.zeros(0, int)), ["labels.npy is empty"]),
+    "labels in an archive": (cifar(labels=bad.npz_bytes(y=np.zeros(12, int))), ["labels.npy", "it is an .npz archive"]),
+    "digits in [0, 1]": (
+        digits(mnist=good_digits, usps=lambda p: bad.npz(
+            p, x_train=IMAGES / 255, y_train=np.zeros(3, int), x_test=IMAGES, y_test=np.zeros(3, int))),
+        ["x_train in", "usps.npz is float64", "must be uint8"],
+    ),
+    "digits with too few labels": (
+        digits(mnist=good_digits, usps=lambda p: bad.npz(
+            p, x_train=IMAGES, y_train=np.zeros(2, int), x_test=IMAGES, y_test=np.zeros(3, int))),
+        ["y_train in", "shape (2,)", "must be integers of shape 3"],
+    ),
+    "make-corruptions of floats": (source_npz(x=RGB / 255, y=np.zeros(3, int)), ["x in", "is float64", "uint8"]),
+    "make-corruptions of bool labels": (source_npz(x=RGB, y=np.ones(3, bool)), ["y in", "is bool of shape (3,)"]),
+    "make-corruptions of two images of one name": (
+        image_files(lambda p: [bad.png(p / f"0{end}", 64, 8) for end in (".jpg", ".png")]),
+        ["0.jpg and", "0.png would both become 0.JPEG", "rename one"],
+    ),
+    "a PNG bomb": (image_files(lambda p: bad.png(p / "a.png", 60000, 60000)), ["a.png cannot be read", "get it again"]),
+    "a smaller PNG bomb": (image_files(lambda p: bad.png(p / "a.png", 12000, 12000)), ["12,000 x 12,000 pixels"]),
+    "a pipe for an image": (image_files(lambda p: bad.fifo(p / "a.png")), ["a.png is a pipe, not a file"]),
     "an unknown corruption of digits": (run(CORRUPTION__TYPE="fogg"), ["CORRUPTION.TYPE has 'fogg'", "'fog'?"]),
     "a domain that is missing": (
         digits(mnist=good_digits, usps=None), ["usps.npz does not exist", "DATA_DIR must hold"],
@@ -205,6 +282,22 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "a checkpoint of another model": (
         ckpt(lambda p: bad.saved(p, {"x.weight": torch.zeros(3)})), ["another architecture", "MODEL.ARCH"],
     ),
+    "integer weights": (
+        state(lambda s: s.update({"fc.weight": s["fc.weight"].long()})), ["'fc.weight' in", "is int64", "float32"],
+    ),
+    "bool weights": (state(lambda s: s.update({"fc.bias": s["fc.bias"] > 0})), ["'fc.bias' in", "is bool"]),
+    "complex weights": (
+        state(lambda s: s.update({"conv.weight": s["conv.weight"] + 0j})), ["'conv.weight' in", "is complex64"],
+    ),
+    "weights with NaN": (state(lambda s: s["fc.bias"].fill_(torch.nan)), ["'fc.bias' in", "holds NaN or Inf"]),
+    "an infinite variance": (state(lambda s: s["bn.running_var"].fill_(torch.inf)), ["'bn.running_var'", "NaN or Inf"]),
+    "a negative variance": (state(lambda s: s["bn.running_var"].fill_(-1)), ["'bn.running_var'", "value -1", ">= 0"]),
+    "sparse weights": (
+        state(lambda s: s.update({"fc.weight": s["fc.weight"].to_sparse()})), ["'fc.weight' in", "is sparse"],
+    ),
+    "weights beyond float32": (
+        state(lambda s: s.update({"fc.bias": torch.full((10,), 1e300, dtype=torch.float64)})), ["'fc.bias'", "Inf"],
+    ),
     "half a safetensors file": (safe_ckpt(lambda p: bad.truncated(bad.tensors(p))), ["damaged or truncated"]),
     "a pickle named safetensors": (safe_ckpt(lambda p: bad.malicious(p, p.parent / "ran")), ["damaged or truncated"]),
     # subspace files
@@ -222,6 +315,12 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "a subspace with another mean": (basis(lambda p: bad.subspace(p, mean=torch.zeros(3))), ["mean has shape (3,)"]),
     "a subspace without a count": (basis(lambda p: bad.with_header(p, count="many")), ["is damaged", "many"]),
     "a subspace of less than nothing": (basis(lambda p: bad.with_header(p, count="-5")), ["is damaged", "-5"]),
+    "a subspace of more samples than there are": (
+        basis(lambda p: bad.with_header(p, count="1" + "0" * 30)), ["is damaged", "its count is 1000"],
+    ),
+    "a subspace of integers": (
+        basis(lambda p: bad.subspace(p, mean=None, dtype=torch.int64)), ["'basis' in", "is int64", "float32"],
+    ),
     "a subspace with a torn origin": (basis(lambda p: bad.with_header(p, provenance="{")), ["is damaged"]),
     "a subspace of another model": (
         basis(lambda p: bad.subspace(p, provenance={"weights_sha256": "0" * 64})),

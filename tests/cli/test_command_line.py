@@ -7,6 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import bad_files
 import pytest
 from digits_runs import compare, overrides
 
@@ -123,3 +124,12 @@ def test_interrupted_anywhere_is_one_line(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("tta_cattan.bench.run.runner.run", stop)
     assert main(compare(tmp_path)) == 130
     assert capsys.readouterr().err.splitlines()[-1].startswith("interrupted: ")
+
+
+def test_inspect_does_not_let_a_file_steer_the_terminal(tmp_path, capsys):
+    path = bad_files.subspace(
+        tmp_path / "s.safetensors", provenance={"a\x1b[2J": "b\x1b]0;title\x07", "c": {"d": "\r"}}
+    )
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert all(line.isprintable() for line in shown.splitlines()) and "a\\x1b[2J" in shown and "\\x07" in shown

@@ -41,23 +41,20 @@ RANGES = [
     *(
         (key, [1, 10**6], [0, -1], "must be >= 1")
         for key in (
-            "MODEL.IN_FEATURES",
-            "MODEL.WIDTH",
             "OPTIM.STEPS",
             "TEST.BATCH_SIZE",
             "TEST.EPOCHS",
-            "CATTAN_PLUS.WIDTH",
-            "CATTAN_PLUS.DEPTH",
-            "IP.WIDTH",
-            "IP.DEPTH",
             "SAFETY.WINDOW",
         )
     ),
+    *((f"{node}.WIDTH", [1, 1024], [0, 10**9], "must be in [1, 1024]") for node in ("CATTAN_PLUS", "IP")),
+    *((f"{node}.DEPTH", [1, 64], [0, 10**7], "must be in [1, 64]") for node in ("CATTAN_PLUS", "IP")),
+    *((f"MODEL.{key}", [1, 65536], [0, 10**9], "must be in [1, 65536]") for key in ("IN_FEATURES", "WIDTH")),
     ("SOURCE.EPOCHS", [1], [0], "must be >= 1"),
     ("SOURCE.BATCH_SIZE", [2], [1], "must be >= 2"),
     ("SOURCE.LR", [1e-9], [0.0], "must be > 0"),
-    ("DATA.IMAGE_SIZE", [16], [15], "must be >= 16"),
-    ("DATA.POINTS", [16, 1024], [15, 0], "must be >= 16"),
+    ("DATA.IMAGE_SIZE", [16, 4096], [15, 0, 10**9], "must be in [16, 4096]"),
+    ("DATA.POINTS", [16, 1024], [15, 0, 10**9], "must be in [16, 65536]"),
     ("TENT_PLUS.KAPPA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
     ("CATTAN.KAPPA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
     ("CATTAN.PRIOR", [0.0, 1e9], [BELOW], "must be >= 0"),

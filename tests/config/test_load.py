@@ -185,6 +185,12 @@ def test_an_unknown_override_suggests_the_nearest_key(key, suggested):
     refused(f"unknown key '{key}'", f"Did you mean {suggested}", overrides=(key, "1"))
 
 
+def test_aliases_that_stand_for_little_are_read(tmp_path):
+    path = write(tmp_path, "a.yaml", "CATTAN: &a {D: 5}\nCATTAN_PLUS: *a\nSEEDS: &s [1, 2]\n")
+    cfg = load_cfg(path)
+    assert cfg.CATTAN.D == cfg.CATTAN_PLUS.D == 5 and cfg.SEEDS == [1, 2]
+
+
 def test_a_key_like_no_other_gets_no_suggestion():
     with pytest.raises(UserError, match=r"unknown key 'ZZZZ'\.$"):
         load_cfg(None, ["ZZZZ", 1])

@@ -12,6 +12,7 @@ from torch import nn
 
 from tta_cattan import CATTAn, Subspace, UserError, fit_subspace, load_cfg, select_dimension, setup_model
 from tta_cattan.alignment import classifier_subspace, orthonormality_error
+from tta_cattan.methods.base import _checksum
 
 CENTERINGS = ("pca", "none", "shift")
 
@@ -300,6 +301,20 @@ def test_a_batch_counts_once_however_many_steps():
         once(x)
         thrice(x)
     assert once.target.tracker.count == thrice.target.tracker.count == 32
+
+
+def test_each_filling_of_a_numpy_buffer_counts():
+    method = build("cattan")
+    buffer = images(8, 0).numpy().copy()
+    batch = torch.from_numpy(buffer)
+    for seed in range(3):
+        buffer[:] = images(8, seed).numpy()
+        for step in range(2):
+            method.forward_and_adapt(batch)
+            assert method.new_batch == (step == 0)
+    assert method.target.tracker.count == 24
+    for other in (batch.bfloat16(), batch.transpose(2, 3), torch.ones(2).requires_grad_(), torch.tensor(1.0)):
+        assert _checksum(other) == _checksum(other)
 
 
 def test_the_running_balance_looks_at_more_than_one_batch():

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tta_cattan.util.door import checked_tensor
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path, sha256_tensors, sha256_text
 from tta_cattan.util.state import stateful
@@ -22,6 +23,8 @@ _FORMAT = "tta-cattan-subspace-2"
 _MAX_BYTES = 1 << 30  # a subspace of 16,384 features is a gigabyte; larger is not a subspace file
 _STATISTICS = ("running_mean", "running_var")
 _DIGITS = 12  # of the hash, in a file name
+_MAX_COUNT = 10**15
+_AGAIN = "make it anew with `tta-cattan fit-source`"
 
 
 @stateful
@@ -103,9 +106,7 @@ class Subspace:
                 header = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
         except (SafetensorError, OSError) as error:
-            raise UserError(
-                f"{path} is not a subspace file ({error}): make it anew with `tta-cattan fit-source`"
-            ) from error
+            raise UserError(f"{path} is not a subspace file ({error}): {_AGAIN}") from error
         if header.get("format") != _FORMAT:
             raise UserError(f"{path} is a safetensors file, but not a subspace: its format is {header.get('format')!r}")
         return cls._checked(path, header, tensors)
@@ -118,24 +119,23 @@ class Subspace:
             count, centered = int(header["count"]), json.loads(header["centered"])
             provenance, layer = json.loads(header.get("provenance", "{}")), json.loads(header["layer"])
         except (KeyError, ValueError, RecursionError) as error:
-            raise UserError(
-                f"subspace file {path} is damaged ({error!r}): make it anew with `tta-cattan fit-source`"
-            ) from error
+            raise UserError(f"subspace file {path} is damaged ({error!r}): {_AGAIN}") from error
+        for name, tensor in tensors.items():
+            like = torch.empty(tensor.shape, dtype=torch.float32)
+            checked_tensor(f"{name!r} in subspace file {path}", tensor, like, remedy=_AGAIN)
         problem = None
         if eigenvalues.ndim != 1 or not isinstance(provenance, dict) or not isinstance(layer, (str, type(None))):
             problem = "its eigenvalues, layer or provenance are of another form"
-        elif count < 0:
+        elif not 0 <= count <= _MAX_COUNT:
             problem = f"its count is {count}"
         elif basis.ndim != 2 or not 1 <= basis.shape[1] <= basis.shape[0]:
             problem = f"its basis has shape {tuple(basis.shape)}"
         elif mean is not None and mean.shape != basis.shape[:1]:
             problem = f"its mean has shape {tuple(mean.shape)}, its basis {tuple(basis.shape)}"
-        elif not all(torch.isfinite(t).all() for t in tensors.values()):
-            problem = "it holds NaN or Inf"
         elif (off := orthonormality_error(basis.float())) > 1e-2:
             problem = f"its basis is not orthonormal (off by {off:.1e})"
         if problem:
-            raise UserError(f"subspace file {path} is damaged: {problem}. Make it anew with `tta-cattan fit-source`")
+            raise UserError(f"subspace file {path} is damaged: {problem}; {_AGAIN}")
         # A basis stored as float16 is orthonormal to 1e-3 only; QR brings it back to float32's precision.
         basis = basis.float() if basis.dtype == torch.float32 else reorthonormalize(basis.float())
         return cls(basis, eigenvalues.float(), mean, count, bool(centered), provenance, layer)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tta_cattan.cli.arguments import CommandParser
+from tta_cattan.util.door import printable
 
 
 def main(argv: Sequence[str]) -> int:
@@ -17,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
 
     subspace = Subspace.load(file)
     share = subspace.eigenvalues[: subspace.d].sum() / subspace.eigenvalues.sum()
-    print(f"{file}: {file.stat().st_size:,} bytes")
+    print(f"{printable(file)}: {file.stat().st_size:,} bytes")
     print(f"features           {subspace.dim}")
     print(f"directions         {subspace.d} ({share:.2%} of the spectrum)")
     print(f"samples            {subspace.count:,}")
@@ -26,5 +27,5 @@ def main(argv: Sequence[str]) -> int:
     print(f"orthonormal to     {orthonormality_error(subspace.basis):.1e}")
     print("eigenvalues        " + ", ".join(f"{value:.4g}" for value in subspace.eigenvalues[:6].tolist()) + ", ...")
     for key, value in sorted(subspace.provenance.items()):
-        print(f"{key:18} {value}")
+        print(f"{printable(key):18} {printable(value)}")
     return 0

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Sequence
 
 from tta_cattan.util.allocator import keep_freed_memory
+from tta_cattan.util.door import printable
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.interrupt import interruptible
+from tta_cattan.util.memory import is_out_of_memory, machine_memory, memory_line
 
 # What each command does; its module in this folder has `main(argv) -> int` and is imported when the command is called.
 COMMANDS = {
@@ -41,14 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         except Exception as error:
             # After Ctrl-C, any error is its consequence: a half-finished import, a worker that got the signal too.
             if not pressed.is_set():
-                if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # Python's and torch's
-                    reason = (str(error) or "out of memory").splitlines()[0]
-                    error = UserError(f"{reason}: lower TEST.BATCH_SIZE; what is finished is kept")
+                if is_out_of_memory(error):
+                    error = UserError(memory_line(error, machine_memory()))
                 if isinstance(error, ModuleNotFoundError) and error.name in _BENCH:
                     error = UserError(f"{error.name} is missing: pip install 'tta-cattan[bench]' for the commands")
                 if not isinstance(error, (UserError, OSError)):
                     raise
-                print(f"error: {error}", file=sys.stderr)
+                print(f"error: {printable(error)}", file=sys.stderr)
                 return 2
     print("interrupted: what is finished is kept; run the same command to resume", file=sys.stderr)
     return 130

@@ -31,6 +31,7 @@ CORRUPTIONS = (
     "jpeg_compression",
 )
 
+_SIZE = within(1, 2**16)  # of a layer: more is a slip of the pen, and does not fit into memory
 _SEED = within(0, 2**32 - 1)  # numpy's range
 _DEVICE = Check(
     "must be 'auto' or a torch device such as 'cpu', 'cuda' or 'cuda:1'",
@@ -55,8 +56,8 @@ SHARED: dict[str, Key] = {
         "model",
         {
             "MODEL.ARCH": ("Standard", "architecture, by its name in the model zoo", NOT_EMPTY, "TENT"),
-            "MODEL.IN_FEATURES": (768, "length of the features that 'feature_mlp' and 'shot_head' take", at_least(1)),
-            "MODEL.WIDTH": (512, "width of the batch-normalised layer in 'feature_mlp'", at_least(1)),
+            "MODEL.IN_FEATURES": (768, "length of the features that 'feature_mlp' and 'shot_head' take", _SIZE),
+            "MODEL.WIDTH": (512, "width of the batch-normalised layer in 'feature_mlp'", _SIZE),
         },
     ),
     **_by_role("weights", {"MODEL.CKPT_PATH": ("", "local checkpoint; '' = the one that belongs to ARCH")}),
@@ -162,10 +163,10 @@ SHARED: dict[str, Key] = {
                 "with x (uint8, N x H x W x 3) and y; '' = where the benchmark's own layout has them",
             ),
             "DATA.IMAGE_SIZE": (
-                224, "side of clean images after resizing (to 256/224 of it) and cropping", at_least(16),
+                224, "side of clean images after resizing (to 256/224 of it) and cropping", within(16, 4096),
             ),
             "DATA.SOURCE": ("", "source domain of a domain-adaptation benchmark"),
-            "DATA.POINTS": (1024, "points of a cloud: the first ones of a file", at_least(16), "paper"),
+            "DATA.POINTS": (1024, "points of a cloud: the first ones of a file", within(16, 2**16), "paper"),
             "DATA.UPRIGHT": (
                 True,
                 "True = ShapeNet and ScanNet are turned so that the z axis is up, as in ModelNet (DefRec's loader); "

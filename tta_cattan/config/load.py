@@ -17,6 +17,7 @@ from tta_cattan.util.keys import Source
 
 _BASE = "_BASE_"
 _MAX_BYTES = 1 << 20
+_MOST_NODES = 100_000  # of a file of a megabyte, with all aliases written out
 _CUTOFF = 0.6
 _FOLDER = "cfgs"
 _PACKAGE = Path(__file__).parent.parent
@@ -24,7 +25,24 @@ _SHOWN = 3
 
 
 class _StrictSafeLoader(yaml.SafeLoader):
-    """A safe loader that refuses a key given twice, where YAML would silently keep the last."""
+    """A safe loader that refuses a key given twice, where YAML would silently keep the last, and too many aliases."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._sizes: dict[int, int] = {}  # of each composed node, by its id, with all aliases written out
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        """Compose a node; refuse one that grows beyond measure once its aliases are written out."""
+        mark = self.peek_event().start_mark
+        node = super().compose_node(parent, index)
+        if id(node) not in self._sizes:
+            if node.end_mark is None:  # a collection that is not finished
+                raise yaml.composer.ComposerError(None, None, "an alias stands inside its own value", mark)
+            self._sizes[id(node)] = 1 + sum(self._sizes[id(child)] for child in _children(node))
+        if self._sizes[id(node)] > _MOST_NODES:
+            problem = f"the aliases stand for more than {_MOST_NODES:,} values: write the values out"
+            raise yaml.composer.ComposerError(None, None, problem, mark)
+        return node
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -37,6 +55,12 @@ class _StrictSafeLoader(yaml.SafeLoader):
                     )
                 seen.add(key.value)
         return node
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
 
 
 def load_cfg(path: str | os.PathLike[str] | None, overrides: Sequence[Any] = ()) -> CfgNode:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import weakref
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -132,7 +133,7 @@ class AdaptationMethod(nn.Module):
         self.safety = Safety(self.on_collapse, self.on_divergence, self.collapse_window)
         self.target = Target()
         self.new_batch = True  # False at the second and later updates on one batch, which counts once
-        self._last_batch: tuple[weakref.ref[Tensor], int] | None = None
+        self._last_batch: tuple[weakref.ref[Tensor], tuple[int, int]] | None = None
         self._loaded: dict[str, Any] | None = None
         self.optimizer: torch.optim.Optimizer | None = None
         self.inspect(model)
@@ -326,6 +327,11 @@ class AdaptationMethod(nn.Module):
         Note: one sample is no basis for statistics. It does not move running ones and is not blended in, and where a
         BatchNorm layer has no spatial extent to take them from, the whole pass uses the source's.
         """
+        if torch.jit.is_tracing():
+            raise UserError(
+                f"{type(self).__name__} cannot be traced: a trace keeps the first batch's size and updates nothing. "
+                "Trace fold(), the adapted network"
+            )
         self.model.eval()  # a host may have called train() on something inside
         single = len(x) == self.views
         adapting = adapting and not (single and self.statistics == "running")
@@ -397,12 +403,13 @@ class AdaptationMethod(nn.Module):
     def _differs_from_last(self, x: Tensor) -> bool:
         """Tell whether ``x`` is another batch than the last one, and remember it.
 
-        Note: hosts loop over the steps themselves, and change a sliding window in place, which the version shows.
+        Note: hosts loop over the steps themselves, and change a sliding window in place. The version shows what torch
+        wrote, the checksum what numpy wrote into memory that the tensor shares.
         """
-        version = 0 if x.is_inference() else x._version
+        state = (0 if x.is_inference() else x._version, _checksum(x))
         last = self._last_batch
-        same = last is not None and last[0]() is x and last[1] == version
-        self._last_batch = (weakref.ref(x), version)
+        same = last is not None and last[0]() is x and last[1] == state
+        self._last_batch = (weakref.ref(x), state)
         return not same
 
     def _backward(self, loss: Tensor, value: float, statistics: list[Tensor]) -> str:
@@ -491,6 +498,13 @@ def _fused(
     params = list(params)
     one_pass = _HAS_FUSED_ADAM and all(param.device.type == "cpu" for param in params)
     return kind(params, fused=True if one_pass else None, **options)
+
+
+def _checksum(x: Tensor) -> int:
+    """Return a checksum of a batch in the CPU's memory, the only one that others than torch can write to; else 0."""
+    if x.device.type != "cpu" or x.layout is not torch.strided:
+        return 0
+    return zlib.crc32(x.detach().contiguous().view(-1).view(torch.uint8).numpy())
 
 
 def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -59,8 +59,8 @@ class CATTAnPlus(CATTAn):
 
     balance_guard: bool = key(True, "drop the class balance where the first predictions contradict balanced classes")
     transform: bool = key(True, "adapt IP's input transformation too; False for features and point clouds")
-    width: int = key(16, "channels of the input transformation", at_least(1))
-    depth: int = key(2, "convolutions of the input transformation", at_least(1))
+    width: int = key(16, "channels of the input transformation", within(1, 1024))
+    depth: int = key(2, "convolutions of the input transformation", within(1, 64))
     mirror: bool = key(
         False, "adapt and predict by the mean over an image and its mirror image; not for digits or text"
     )

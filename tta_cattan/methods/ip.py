@@ -28,8 +28,8 @@ class IP(AdaptationMethod):
     kappa: float = key(
         0.9, "share of the past in the running mean prediction", within(0, 1, "[)"), origin="Mummadi et al."
     )
-    width: int = key(16, "channels of the input transformation", at_least(1))
-    depth: int = key(2, "convolutions of the input transformation", at_least(1))
+    width: int = key(16, "channels of the input transformation", within(1, 1024))
+    depth: int = key(2, "convolutions of the input transformation", within(1, 64))
     target: BalancedTarget
 
     def inspect(self, model: nn.Module) -> None:

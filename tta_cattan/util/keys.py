@@ -115,6 +115,8 @@ class Key:
         for entry in value if isinstance(value, list) else [value]:
             if isinstance(entry, float) and not math.isfinite(entry):
                 raise UserError(f"{name} = {value!r}: must be finite")
+            if isinstance(entry, str) and "\0" in entry:
+                raise UserError(f"{name} = {value!r}: must not hold a NUL character")
         if self.check is not None and not self.check.accepts(value):
             hint = "." + nearest(value, self.check.options) if isinstance(value, str) and self.check.options else ""
             raise UserError(f"{name} = {value!r}: {self.check.rule}{hint}")

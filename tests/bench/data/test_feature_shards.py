@@ -121,13 +121,13 @@ def impossible_label(folder):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (cut_rows, r"features-00001\.npy is damaged.*replaces what is damaged"),
+        (cut_rows, r"features-00001\.npy is not an \.npy file.*replaces what is damaged"),
         (change_a_bit, r"features-00001\.npy was changed after it was written.*replaces what is damaged"),
         (drop_the_labels, r"two is not finished \(features-00001\.json is missing\).*which resumes"),
         (spoil_the_labels, r"features-00001\.json is damaged"),
         (lose_a_label, "3 labels for 4 rows"),
         (another_shape, r"float32 of shape \(3, 2\) and the manifest says float32 of shape \(4, 6\)"),
-        (pickled, r"features-00001\.npy is damaged"),
+        (pickled, r"features-00001\.npy is not an \.npy file"),
         (impossible_label, "labels outside its 3 classes"),
     ],
 )

@@ -14,6 +14,7 @@ from tta_cattan.bench.data.corruptions.make import RECIPE_FILE
 from tta_cattan.bench.domain import Domain
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
+from tta_cattan.util.errors import UserError
 
 NAMES = ("gaussian_noise", "contrast")
 
@@ -143,6 +144,13 @@ def test_mistakes_are_one_line(clean, tmp_path, capsys):
         options = {"corruptions": "contrast", "severities": "5", "workers": workers}
         assert "d.png cannot be read" in error(clean, out, "--size", "32", **options)
     assert "--workers -1" in error(clean, out, workers=-1)
+
+
+def test_a_severity_that_was_not_made_is_refused(tmp_path):
+    np.savez(tmp_path / "clean.npz", x=np.full((7, 32, 32, 3), 90, np.uint8), y=np.arange(7))
+    assert make(tmp_path / "clean.npz", tmp_path / "data" / "CIFAR-10-C", severities="5") == 0
+    with pytest.raises(UserError, match=r"noise.npy, severity 3: .* was not made.*make-corruptions --severities 3"):
+        benchmark("cifar10_c", tmp_path / "data", 7).check()
 
 
 def test_padding_is_never_taken_for_images(tmp_path):

@@ -158,13 +158,13 @@ def test_an_unknown_domain_is_named_with_the_nearest(tree):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"not an array", "cannot be read"),
+        (b"not an array", "is not an .npy file"),
         (np.zeros((5, 2)), "of shape (5, 2)"),
-        (np.full((5, 3), np.nan), "not finite"),
+        (np.full((5, 3), np.nan), "holds NaN or Inf"),
         (np.ones((5, 3)), "no two different points"),
-        (np.zeros((0, 3)), "no two different points"),
-        (np.array([["a"] * 3] * 4), "must be points x 3 numbers"),
-        (np.array([{"a": 1}] * 3, dtype=object), "cannot be read"),
+        (np.zeros((0, 3)), "is empty"),
+        (np.array([["a"] * 3] * 4), "must be real numbers of shape N x 3"),
+        (np.array([{"a": 1}] * 3, dtype=object), "is not an .npy file"),
         (np.concatenate([np.ones((64, 3)), np.eye(3)]), "first 64 points are one point"),
     ],
     ids=["text", "flat", "nan", "one point", "empty", "words", "pickle", "late"],
@@ -183,8 +183,8 @@ def test_a_bad_file_is_named(modelnet, content, problem):
     ("change", "problem"),
     [
         (lambda file: file.__delitem__("label"), "cannot be read"),
-        (lambda file: file["label"].__setitem__(3, 10), "cloud 3 has the label 10"),
-        (lambda file: file["data"].__setitem__((4, 0, 0), np.inf), "cloud 4 has coordinates that are not finite"),
+        (lambda file: file["label"].__setitem__(3, 10), "has values from 0 to 10: they must be in [0, 9]"),
+        (lambda file: file["data"].__setitem__((4, 0, 0), np.inf), "cloud 4 holds NaN or Inf"),
     ],
     ids=["no labels", "label", "inf"],
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 
+import bad_files
 import numpy as np
 import pytest
 from digits_runs import overrides, read_cells, run_folder
@@ -11,7 +14,10 @@ from digits_runs import overrides, read_cells, run_folder
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.data.arrays import identity_of_rows
 from tta_cattan.bench.data.digits import DigitsC
+from tta_cattan.bench.domain import Domain
 from tta_cattan.cli.main import main
+from tta_cattan.config import load_cfg
+from tta_cattan.util import files
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import evenly, identity_of_files
 
@@ -33,7 +39,7 @@ def test_the_same_files_elsewhere_are_the_same(folder, tmp_path):
     assert identity(folder) == identity(tmp_path / "copy") and len(identity(folder)) == 12
 
 
-@pytest.mark.parametrize("change", ["length", "start", "end", "name", "one less", "one more"])
+@pytest.mark.parametrize("change", ["length", "start", "end", "one byte", "name", "one less", "one more"])
 def test_other_files_are_others(folder, change):
     before, file = identity(folder), folder / "02.bin"
     content = bytearray(file.read_bytes())
@@ -43,6 +49,10 @@ def test_other_files_are_others(folder, change):
         file.write_bytes(b"x" + content[1:])
     elif change == "end":
         file.write_bytes(content[:94_000] + b"x" * 6000)
+    elif change == "one byte":
+        content[50_001] ^= 1
+        file.write_bytes(content)
+        os.utime(file, ns=(0, 0))
     elif change == "name":
         file.rename(folder / "02.new")
     elif change == "one less":
@@ -50,6 +60,36 @@ def test_other_files_are_others(folder, change):
     else:
         (folder / "99.bin").write_bytes(b"")
     assert identity(folder) != before
+
+
+def test_an_unchanged_file_is_read_once_and_a_changed_one_again(folder, monkeypatch):
+    monkeypatch.setattr(files, "_SETTLED", -1)
+    read = []
+    monkeypatch.setattr(files, "sha256_file", lambda path, real=files.sha256_file: read.append(path) or real(path))
+    before = identity(folder)
+    assert identity(folder) == before and len(read) == 40
+    times = (folder / "07.bin").stat()
+    (folder / "07.bin").write_bytes(b"y" * 100_000)
+    os.utime(folder / "07.bin", ns=(times.st_atime_ns, times.st_mtime_ns))
+    time.sleep(0.02)  # a tick of the file system's clock
+    assert identity(folder) != before and read[40:] == [folder / "07.bin"], "the same size and time of writing"
+
+
+def test_every_evaluated_image_of_cifar_c_counts(tmp_path):
+    bad_files.cifar_c(tmp_path)
+    pairs = ["CORRUPTION.DATASET", "cifar10_c", "DATA_DIR", tmp_path, "CORRUPTION.TYPE", "fog"]
+    subject = BENCHMARK_REGISTRY.get("cifar10_c")(load_cfg(None, pairs))
+    rows = np.load(tmp_path / "CIFAR-10-C" / "fog.npy", mmap_mode="r+")
+    known = {subject.identity(Domain("fog", 5))}
+    for image in range(12):
+        rows[40000 + image, 31, 31, 2] ^= 1
+        known.add(subject.identity(Domain("fog", 5)))
+    assert len(known) == 13
+    rows[40012] = 1  # beyond the labels: not evaluated
+    labels = np.load(tmp_path / "CIFAR-10-C" / "labels.npy")
+    assert subject.identity(Domain("fog", 5)) in known
+    np.save(tmp_path / "CIFAR-10-C" / "labels.npy", labels[::-1])
+    assert subject.identity(Domain("fog", 5)) not in known
 
 
 def test_a_missing_file_is_named(folder):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 
 import numpy as np
 import pytest
 
-from tta_cattan.bench.results.store import SCHEMA, Cell, Record, ResultsStore
+from tta_cattan.bench.results.store import SCHEMA, Cell, Record, ResultsStore, _checksum
 from tta_cattan.util.errors import UserError
 
 
@@ -76,7 +77,19 @@ def test_first_record_of_a_key_wins_and_fingerprints_stay_apart(tmp_path):
         assert [record.metrics["accuracy"] for record in reader.records()] == [0.1, 0.3]
 
 
+def checked(line: str, **changes: object) -> bytes:
+    """Return a line with other content and the checksum of it, as whoever knows the format can write it."""
+    content = {**json.loads(line), **changes}
+    content.pop("check")
+    return json.dumps({**content, "check": _checksum(content)}).encode()
+
+
 BAD_LINES = [
+    json.dumps({k: v for k, v in json.loads(make_record().to_line()).items() if k != "check"}).encode(),
+    checked(make_record().to_line(), metrics={"accuracy": 5.0, "n": 10}),
+    checked(make_record().to_line(), metrics={"accuracy": -0.1, "n": 10}),
+    checked(make_record().to_line(), metrics={"accuracy": 0.5, "n": -10}),
+    checked(make_record().to_line(), metrics={"accuracy": 0.5, "ece": 1.5}),
     b'{"domain":"fog","fing',
     b"\x00\x00\x00",
     b"\xff\xfe{}",
@@ -104,6 +117,14 @@ def test_corrupt_line_in_the_middle_is_skipped_counted_and_reported_once(tmp_pat
     assert store.skipped == 1
     assert ["line 2" in message for message in caplog.messages] == [True]
     assert store.path.read_bytes() == content
+
+
+def test_a_pipe_for_results_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "results.jsonl")
+    store = ResultsStore(tmp_path)
+    for use in (store.records, lambda: store.append(make_record()), lambda: store.lock().__enter__()):
+        with pytest.raises(UserError, match=r"results.jsonl is a pipe, not a file"):
+            use()
 
 
 def test_a_file_cut_at_any_byte_loses_at_most_its_last_record(tmp_path):

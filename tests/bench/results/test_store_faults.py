@@ -49,7 +49,7 @@ FILL = f"""
         for seed in range({N_CELLS}):
             cell = Cell("tent", "fog", 5, seed)
             if store.find(cell, "f") is None:
-                store.append(Record(cell, "f", {{"accuracy": seed / 100}}, {{"pad": "x" * 300}}))
+                store.append(Record(cell, "f", {{"accuracy": seed / 10**6}}, {{"pad": "x" * 300}}))
     """
 
 
@@ -69,7 +69,7 @@ def test_killed_runs_continue_and_do_every_cell_once(tmp_path):
     store = ResultsStore(tmp_path)
     records = store.records()
     assert sorted(record.cell.seed for record in records) == list(range(N_CELLS))
-    assert all(record.metrics["accuracy"] == record.cell.seed / 100 for record in records)
+    assert all(record.metrics["accuracy"] == record.cell.seed / 10**6 for record in records)
     assert store.skipped >= 4, "every kill from inside tears one line"
     assert len(store.path.read_bytes().splitlines()) == N_CELLS + store.skipped, "no cell was written twice"
 
@@ -164,9 +164,9 @@ def test_folder_that_cannot_be_written(tmp_path):
     with pytest.raises(UserError, match="file stands where a folder"):
         ResultsStore(tmp_path / "file" / "run").append(RECORD)
     (tmp_path / "run" / "results.jsonl").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"cannot write.*results.jsonl"), ResultsStore(tmp_path / "run").lock():
+    with pytest.raises(UserError, match="is a folder, not a file"), ResultsStore(tmp_path / "run").lock():
         pass
-    with pytest.raises(UserError, match=r"cannot read.*results.jsonl"):
+    with pytest.raises(UserError, match="is a folder, not a file"):
         ResultsStore(tmp_path / "run").records()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 
 import pytest
@@ -12,7 +13,7 @@ from torch.utils.data import Dataset
 
 from tta_cattan.bench.data import Stream
 from tta_cattan.bench.results import store as store_module
-from tta_cattan.bench.results.store import ResultsStore
+from tta_cattan.bench.results.store import ResultsStore, _checksum
 from tta_cattan.cli.main import main
 from tta_cattan.util.errors import UserError
 
@@ -69,6 +70,27 @@ def test_a_damaged_line_is_skipped_and_its_cell_computed_again(tmp_path, capsys,
     assert "line 1 is skipped" in capsys.readouterr().err
     results.write_text("\n".join(results.read_text().splitlines()[1:]) + "\n")
     assert read_cells(tmp_path) == whole
+
+
+def test_results_that_no_run_wrote_are_not_shown(tmp_path, capsys):
+    assert main(compare(tmp_path, "source,tent")) == 0
+    results = run_folder(tmp_path) / "results.jsonl"
+    one, two, three, *rest = map(json.loads, results.read_text().splitlines())
+    for content in (one, two, three):
+        del content["check"]
+    one["metrics"]["accuracy"] = two["metrics"]["accuracy"] = 5.0
+    del three["metrics"]["accuracy"]
+    lines = [one, {**two, "check": _checksum(two)}, {**three, "check": _checksum(three)}, *rest]
+    results.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    capsys.readouterr()
+    assert main(compare(tmp_path, "source,tent")) == 0
+    said = capsys.readouterr()
+    assert "line 1 is skipped: it has no checksum" in said.err and "line 2 is skipped: metric 'accuracy'" in said.err
+    assert "500" not in said.out and "nan" in said.err
+    results.unlink()
+    os.mkfifo(results)
+    assert main(compare(tmp_path, "source,tent")) == 2
+    assert "results.jsonl is a pipe, not a file: move it away" in capsys.readouterr().err.splitlines()[-1]
 
 
 class Lives(Dataset):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from tta_cattan.util.door import checked_array, checked_labels, first_line, open_npy, regular_file
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import evenly
 
 
 def to_tensor(images: np.ndarray) -> Tensor:
@@ -24,30 +23,33 @@ def to_tensor(images: np.ndarray) -> Tensor:
 def read_npz(path: str | Path, names: Sequence[str]) -> list[np.ndarray]:
     """Return the named arrays of an ``.npz`` file; only these are read."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(regular_file(path), allow_pickle=False) as file:
             return [file[name] for name in names]
-    except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} is not an .npz file with the arrays {', '.join(names)} ({error})") from error
+    except UserError:
+        raise
+    except Exception as error:  # damaged bytes make numpy and zipfile fail in any way, with MemoryError too
+        raise UserError(
+            f"{path} is not an .npz file with the arrays {', '.join(names)} ({first_line(error)}): get it again"
+        ) from error
 
 
-def load_npz(path: str | Path) -> TensorDataset:
+def check_images(path: str | Path, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+    """Refuse anything but RGB images (uint8, N x H x W x 3) with N labels."""
+    remedy = "write x (uint8, N x H x W x 3) and y (N integers) with numpy.savez"
+    checked_array(f"x in {path}", images, "uint8", (None, None, None, 3), remedy=remedy)
+    checked_labels(f"y in {path}", labels, len(images), num_classes, remedy)
+
+
+def load_npz(path: str | Path, num_classes: int) -> TensorDataset:
     """Return the images and labels of an ``.npz`` file with ``x`` (uint8, N x H x W x 3) and ``y``."""
     images, labels = read_npz(path, ("x", "y"))
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3 or len(images) != len(labels):
-        raise UserError(
-            f"{path}: x is {images.dtype} of shape {images.shape} with {len(labels)} labels; "
-            "it must be uint8, N x H x W x 3, with N labels in y"
-        )
+    check_images(path, images, labels, num_classes)
     return TensorDataset(to_tensor(images), torch.from_numpy(labels).long())
 
 
 def identity_of_rows(path: Path, rows: slice, more: Sequence[str] = ()) -> str:
-    """Return 12 hexadecimal digits of the shape of an ``.npy`` file, of 32 rows among ``rows``, and of ``more``."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} is not an .npy file ({error}): get it again") from error
+    """Return 12 hexadecimal digits of every byte of ``rows`` of an ``.npy`` file, of their form, and of ``more``."""
+    array = open_npy(path)[rows]
     digest = hashlib.sha256(f"{array.dtype};{array.shape};{';'.join(more)};".encode())
-    for row in evenly(array[rows], 32):
-        digest.update(np.ascontiguousarray(row).data)
+    digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:12]

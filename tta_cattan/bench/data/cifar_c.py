@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
@@ -13,11 +14,14 @@ from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
 from tta_cattan.bench.data.sampling import count_per_class, first
 from tta_cattan.bench.domain import Domain
+from tta_cattan.util.door import checked_array, checked_labels, open_npy
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import identity_of_files, sha256_file
+from tta_cattan.util.files import identity_of_files
 from tta_cattan.util.upstream import import_robustbench, import_torchvision
 
 N_TEST, N_TRAIN = 10000, 50000
+_SEVERITY_ROWS = 10000
+_IMAGE = (32, 32, 3)
 
 
 class _Cifar(Benchmark):
@@ -32,14 +36,15 @@ class _Cifar(Benchmark):
     def source(self) -> TensorDataset:
         """Return the training images: DATA.SOURCE_DIR's ``.npz`` file, or torchvision's files in DATA_DIR."""
         if self.cfg.DATA.SOURCE_DIR:
-            return load_npz(self.cfg.DATA.SOURCE_DIR)
+            return load_npz(self.cfg.DATA.SOURCE_DIR, self.num_classes)
         return self._clean(train=True) if self._has_clean() else super().source()
 
     def source_count(self, per_class: int = 0) -> int:
         """Return the number of training images, from the labels alone; torchvision's files have a known number."""
         if not self.cfg.DATA.SOURCE_DIR:
             return min(N_TRAIN, per_class * self.num_classes or N_TRAIN)
-        (labels,) = map(torch.from_numpy, read_npz(self.cfg.DATA.SOURCE_DIR, ("y",)))
+        own = self.cfg.DATA.SOURCE_DIR
+        labels = torch.from_numpy(checked_labels(f"y in {own}", read_npz(own, ("y",))[0], None, self.num_classes))
         return count_per_class(TensorDataset(labels, labels), per_class)
 
     def describe_source(self) -> dict[str, Any]:
@@ -71,7 +76,7 @@ class _CifarC(_Cifar):
     record: str
 
     def check(self) -> None:
-        """Check that every file of the config's corruptions is there; nothing is downloaded."""
+        """Check that every file of the config's corruptions is there and holds images; nothing is downloaded."""
         self.check_corruptions((*COMMON, *EXTRA), clean=f"{self.family}_clean")
         root = Path(self.cfg.DATA_DIR) / self.folder
         for path in (root / "labels.npy", *(root / f"{name}.npy" for name in self.cfg.CORRUPTION.TYPE)):
@@ -81,23 +86,61 @@ class _CifarC(_Cifar):
                     f"(2.9 GB in all), from Zenodo record {self.record}, {self.folder}.tar, unpacked in DATA_DIR "
                     f"({self.cfg.DATA_DIR}); or make them from your own images with `tta-cattan make-corruptions`"
                 )
+        for domain in self.domains():
+            self._check_rows(domain)
+
+    def _check_rows(self, domain: Domain) -> None:
+        """Refuse rows that are not as many RGB images as there are labels, such as those of a severity not made."""
+        path = Path(self.cfg.DATA_DIR) / self.folder / f"{domain.name}.npy"
+        rows, n = self._rows(domain), self._count()
+        images = open_npy(path)
+        name = f"{path}, severity {domain.severity}"
+        checked_array(str(path), images, "uint8", (None, *_IMAGE))
+        if len(images) < rows.stop:
+            raise UserError(
+                f"{path} has {len(images):,} rows: severity {domain.severity} is the {n:,} rows from "
+                f"{rows.start:,} on; get it again"
+            )
+        black = _black_rows_at_end(images[rows])
+        if black == n or black > 1:
+            raise UserError(
+                f"{name}: the last {black:,} of the {n:,} images that labels.npy counts are all zero: this severity "
+                f"was not made, or not for all labels; make it with `tta-cattan make-corruptions --severities "
+                f"{domain.severity}`"
+            )
+
+    def _count(self) -> int:
+        """Return how many images of a domain are evaluated."""
+        path = Path(self.cfg.DATA_DIR) / self.folder / "labels.npy"
+        labels = checked_labels(str(path), open_npy(path), None, self.num_classes)
+        asked = self.cfg.CORRUPTION.NUM_EX
+        return min(N_TEST, len(labels)) if asked < 0 else min(asked, N_TEST, len(labels))
+
+    def _rows(self, domain: Domain) -> slice:
+        """Return the rows of a domain that are evaluated."""
+        start = (domain.severity - 1) * _SEVERITY_ROWS
+        return slice(start, start + self._count())
 
     def target(self, domain: Domain, seed: int = 0) -> TensorDataset:
         """Return the first CORRUPTION.NUM_EX images of a corruption, as RobustBench loads them."""
         load = getattr(import_robustbench("robustbench.data"), self.loader)
-        n = N_TEST if self.cfg.CORRUPTION.NUM_EX < 0 else min(self.cfg.CORRUPTION.NUM_EX, N_TEST)
-        images, labels = load(n, domain.severity, self.cfg.DATA_DIR, False, [domain.name])
-        # A folder of fewer than 10,000 images is padded, its labels are not.
-        return TensorDataset(images[: len(labels)], labels.long())
+        images, labels = load(self._count(), domain.severity, self.cfg.DATA_DIR, False, [domain.name])
+        return TensorDataset(images, labels.long())
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.folder, "num_ex": self.cfg.CORRUPTION.NUM_EX}
 
     def identity(self, domain: Domain) -> str:
-        """Return the identity of the labels and of the rows of one severity: others may be added to the file."""
-        root = Path(self.cfg.DATA_DIR) / self.folder
-        rows = slice((domain.severity - 1) * N_TEST, domain.severity * N_TEST)
-        return identity_of_rows(root / f"{domain.name}.npy", rows, [sha256_file(root / "labels.npy")])
+        """Return the identity of the images and labels that are evaluated; the file may hold others."""
+        root, rows = Path(self.cfg.DATA_DIR) / self.folder, self._rows(domain)
+        labels = identity_of_rows(root / "labels.npy", slice(rows.stop - rows.start))
+        return identity_of_rows(root / f"{domain.name}.npy", rows, [labels])
+
+
+def _black_rows_at_end(images: np.ndarray) -> int:
+    """Return how many images at the end are all zero, as padding is."""
+    filled = np.flatnonzero(images.reshape(len(images), -1).any(1))
+    return len(images) - 1 - int(filled[-1]) if len(filled) else len(images)
 
 
 class _CifarClean(_Cifar):

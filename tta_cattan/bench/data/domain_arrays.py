@@ -16,6 +16,7 @@ from tta_cattan.bench.data.adaptation import DomainBenchmark
 from tta_cattan.bench.data.arrays import read_npz
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
 from tta_cattan.bench.domain import Domain
+from tta_cattan.util.door import checked_array, checked_labels
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_file
 
@@ -31,10 +32,11 @@ class DomainFiles(DomainBenchmark):
         """Return the samples of a domain's file."""
 
     def check(self) -> None:
-        """Check that the files of the source and of the targets are there."""
+        """Check that the files of the source and of the targets are there, and what they hold."""
         for name in (self.source_domain, *(domain.name for domain in self.domains())):
             if not self._path(name).is_file():
                 raise UserError(f"{self._path(name)} does not exist; DATA_DIR must hold {self.layout}")
+            self.load(self._path(name))
 
     def whole_target(self, domain: Domain) -> TensorDataset:
         return self.load(self._path(domain.name))
@@ -54,7 +56,7 @@ class DomainFiles(DomainBenchmark):
         return Path(self.cfg.DATA_DIR) / f"{domain}{self.ending}"
 
 
-_DIGIT_SIDE = 28
+_DIGIT_SIDE, _DIGIT_CLASSES = 28, 10
 _DIGIT_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -62,6 +64,14 @@ _DIGIT_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 def load_digits_file(path: Path) -> TensorDataset:
     """Return all images of ``path`` (train and test parts) as 28x28 floats in [0, 1], and their labels."""
     x_train, y_train, x_test, y_test = read_npz(path, _DIGIT_ARRAYS)
+    for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
+        checked_array(f"x_{part} in {path}", x, "uint8", (None, None, None))
+        checked_labels(f"y_{part} in {path}", y, len(x), _DIGIT_CLASSES)
+    if x_train.shape[1:] != x_test.shape[1:]:
+        raise UserError(
+            f"{path} has images of the shapes {x_train.shape[1:]} and {x_test.shape[1:]}: they must be alike; get it "
+            "again"
+        )
     images = torch.from_numpy(np.concatenate([x_train, x_test])).float().div_(255)[:, None]
     if images.shape[-1] != _DIGIT_SIDE:
         images = F.interpolate(images, (_DIGIT_SIDE, _DIGIT_SIDE), mode="bilinear", align_corners=False)
@@ -72,7 +82,7 @@ def load_digits_file(path: Path) -> TensorDataset:
 class DigitsDA(DomainFiles):
     """``DATA_DIR/<domain>.npz`` with x_train, y_train, x_test, y_test: from DATA.SOURCE to DATA.TARGET."""
 
-    num_classes = 10
+    num_classes = _DIGIT_CLASSES
     short_names = {"mnist": "M", "usps": "U"}
     ending = ".npz"
     layout = f"one .npz file per domain with the arrays {', '.join(_DIGIT_ARRAYS)}"
@@ -82,7 +92,7 @@ class DigitsDA(DomainFiles):
         return load_digits_file(path)
 
 
-_SURF_BINS = 800
+_SURF_BINS, _SURF_CLASSES = 800, 10
 
 
 def scale_histograms(counts: np.ndarray, how: str) -> np.ndarray:
@@ -103,12 +113,8 @@ def scale_histograms(counts: np.ndarray, how: str) -> np.ndarray:
 def load_histograms(path: Path, how: str) -> TensorDataset:
     """Return the scaled histograms and the labels of a domain's file."""
     counts, labels = read_npz(path, ("x", "y"))
-    shaped = counts.ndim == 2 and counts.shape[1] == _SURF_BINS and labels.shape == (len(counts),)
-    if not shaped or not np.isfinite(counts).all():
-        raise UserError(
-            f"{path}: x is of shape {counts.shape} with y of shape {labels.shape}; it must hold finite histograms, "
-            f"N x {_SURF_BINS}, with N labels"
-        )
+    checked_array(f"x in {path}", counts, "real", (None, _SURF_BINS))
+    checked_labels(f"y in {path}", labels, len(counts), _SURF_CLASSES)
     scaled = scale_histograms(counts.astype(np.float64), how)
     return TensorDataset(torch.from_numpy(scaled).float(), torch.from_numpy(labels).long())
 
@@ -117,7 +123,7 @@ def load_histograms(path: Path, how: str) -> TensorDataset:
 class OfficeCaltech10(DomainFiles):
     """``DATA_DIR/<domain>_surf800.npz`` with x (N x 800) and y: features instead of images."""
 
-    num_classes = 10
+    num_classes = _SURF_CLASSES
     images = False
     short_names = {"amazon": "A", "caltech": "C", "dslr": "D", "webcam": "W"}
     ending = "_surf800.npz"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tta_cattan.util.door import checked_array, open_npy, regular_file
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import save_array, sha256_file, sha256_text, write_text
 
@@ -48,7 +49,7 @@ class Manifest:
         """Return the manifest of a domain's folder."""
         path = folder / MANIFEST
         try:
-            return cls(**_typed(json.loads(path.read_text(encoding="utf-8"))))
+            return cls(**_typed(json.loads(regular_file(path).read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise UserError(
                 f"{path} is not the manifest of extracted features ({error}): extract them with `tta-cattan "
@@ -111,19 +112,20 @@ class FeatureFolder:
             result[mine] = self._maps[position][indices[mine] - position * self.manifest.shard_size]
         return result
 
+    def map(self, position: int) -> np.ndarray:
+        """Return the rows of a shard, mapped."""
+        return self._maps[position]
+
     def _open(self, position: int, rows: range) -> np.ndarray:
         path = _rows_path(self.folder, position)
-        try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"{path} is damaged ({error}): {_AGAIN}, which replaces what is damaged") from error
+        array = open_npy(path, f"{_AGAIN}, which replaces what is damaged")
         wanted = ((len(rows), self.manifest.dim), np.dtype(self.manifest.dtype))
         if (array.shape, array.dtype) != wanted:
             raise UserError(
                 f"{path} holds {array.dtype} of shape {array.shape} and the manifest says {wanted[1]} of shape "
                 f"{wanted[0]}: {_AGAIN}, which replaces what is damaged"
             )
-        return np.asarray(array)  # still mapped, without what np.memmap adds to every access
+        return array
 
 
 def content_hash(folder: Path) -> str:
@@ -143,6 +145,8 @@ def open_features(folder: Path) -> FeatureFolder:
         path = _rows_path(folder, position)
         if sha256_file(path) != _read_info(folder, position)["sha256"]:
             raise UserError(f"{path} was changed after it was written: {_AGAIN}, which replaces what is damaged")
+        rows = found.map(position)
+        checked_array(str(path), rows, "real", rows.shape, remedy=_AGAIN)
     return found
 
 
@@ -157,7 +161,7 @@ def _read_info(folder: Path, position: int) -> dict[str, Any]:
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
         return {"sha256": str(info["sha256"]), "labels": [int(label) for label in info["labels"]]}
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}): delete it and {_AGAIN}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -9,12 +10,15 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from tta_cattan.util.door import first_line, regular_file
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import evenly
 from tta_cattan.util.upstream import import_torchvision
 
 # What Pillow raises for a file that is damaged, absent, no image, or unreasonably large.
-_CORRUPT = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+_CORRUPT = (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError)
+_MOST_PIXELS = 89_478_485  # Pillow's own limit, a quarter of a gigabyte; it only warns
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff")
 _MOST_BYTES = 100 << 20  # DomainNet's longest list has 6 MB
 _MOST_DIGITS = 5  # of a label: 99,999 at most
@@ -32,19 +36,27 @@ class ImageList(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         path, label = self.samples[index]
-        try:
-            with Image.open(path) as image:
-                return self.transform(image.convert("RGB")), label
-        except _CORRUPT as error:
-            raise UserError(f"image {path} cannot be read ({error}): get it again or remove it") from error
+        return self.transform(read_rgb(path)), label
+
+
+def read_rgb(path: Path) -> Image.Image:
+    """Return an image as RGB; refuse a file that is no image, damaged, or unreasonably large when decoded."""
+    try:
+        with Image.open(regular_file(path, "remove it")) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise ValueError(f"{image.width:,} x {image.height:,} pixels, and {_MOST_PIXELS:,} are the most")
+            return image.convert("RGB")
+    except UserError:
+        raise
+    except _CORRUPT as error:
+        raise UserError(f"image {path} cannot be read ({first_line(error)}): get it again or remove it") from error
 
 
 def is_readable(path: Path) -> bool:
     """Tell whether an image can be decoded to its last pixel."""
     try:
-        with Image.open(path) as image:
-            image.load()
-    except _CORRUPT:
+        read_rgb(path)
+    except UserError:
         return False
     return True
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tta_cattan.util.door import checked_tensor
 from tta_cattan.util.errors import UserError
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "last")  # "last": Kireev2021Effectiveness_*
@@ -60,10 +61,18 @@ def load_weights(model: nn.Module, path: str | Path, ignored: tuple[str, ...] = 
                 f"checkpoint {path} is of another architecture than {type(model).__name__}: it {kind} {names[0]!r}"
                 f"{more}. Check MODEL.ARCH and MODEL.CKPT_PATH"
             )
+    checked = {
+        name: checked_weight(name, tensors[name], value, path) for name, value in wanted.items() if name in tensors
+    }
     with torch.no_grad():
-        for name, tensor in tensors.items():
-            if name in wanted:
-                wanted[name].copy_(tensor)
+        for name, tensor in checked.items():
+            wanted[name].copy_(tensor)
+
+
+def checked_weight(name: str, tensor: Tensor, like: Tensor, path: str | Path) -> Tensor:
+    """Return a checkpoint's tensor as the model takes it: dense, finite, of its kind; variances are not negative."""
+    low = 0 if name.rpartition(".")[2] == "running_var" else None
+    return checked_tensor(f"{name!r} in checkpoint {path}", tensor, like, low, "get it again or save it anew")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tta_cattan.bench.models.checkpoints import read_checkpoint
+from tta_cattan.bench.models.checkpoints import checked_weight, read_checkpoint
 from tta_cattan.bench.models.input_normalization import IMAGENET_MEAN, IMAGENET_STD, with_normalization
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.upstream import import_robustbench, import_torchvision
@@ -70,11 +70,14 @@ def _files(gdrive_id: str | list[str] | None, path: Path) -> list[tuple[str, Pat
 
 
 def _check_complete(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse a model that did not get all its weights from the checkpoint.
+    """Refuse a model that did not get all its weights from the checkpoint, or weights that are not finite numbers.
 
     Note: RobustBench ignores missing keys if the normaliser's are among them, and would use random weights.
     """
-    given = {_bare(name) for name in tensors}
+    given = {_bare(name): tensor for name, tensor in tensors.items()}
+    for name, like in model.state_dict().items():
+        if _bare(name) in given and given[_bare(name)].shape == like.shape:
+            checked_weight(name, given[_bare(name)], like, path)
     missing = [
         name
         for name in model.state_dict()

@@ -13,7 +13,7 @@ from tta_cattan.bench.report.figures import Curve, bars, dimension, lines
 from tta_cattan.bench.report.style import save
 from tta_cattan.bench.results.published import PublishedRow, published
 from tta_cattan.bench.results.store import Record
-from tta_cattan.bench.results.summary import Statistic, Summary
+from tta_cattan.bench.results.summary import Statistic, Summary, sample_range
 from tta_cattan.bench.results.table import Entry, Table, number
 from tta_cattan.bench.run.gather import Gathered
 from tta_cattan.methods import method_title
@@ -217,7 +217,7 @@ def present_dimension(study: Study, gathered: Gathered, same_data: bool) -> Pres
     figures: dict[str, Figure] = {}
     for label, record in first.items():
         curve, used = record.info["dimension"], record.info["d_target"]
-        rows.append([Entry(label), *map(Entry, (f"{record.metrics['n']:,.0f}", str(int(curve["d"][-1])), str(used)))])
+        rows.append([Entry(label), *map(Entry, (sample_range([record]), str(int(curve["d"][-1])), str(used)))])
         if len(figures) < _MOST_DIMENSION_FIGURES:
             figures["" if not figures else f"-{len(figures) + 1}"] = dimension(curve, used, label)
     heads = ["domain", "target samples", "largest d possible", "d"]

@@ -12,14 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
 from numpy.typing import NDArray
 
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.identity import RUN_FILE, config_path
 from tta_cattan.bench.results.predictions import predictions_path, read_predictions
 from tta_cattan.bench.results.store import RESULTS_FILE, Record, ResultsStore, Settings, row_label
-from tta_cattan.config import leaves
+from tta_cattan.config import leaves, read_yaml
+from tta_cattan.util.door import regular_file
 from tta_cattan.util.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -153,11 +153,12 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"more than {_MAX_BYTES:,} bytes")
-        text = path.read_text(encoding="utf-8")
-        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        if path.suffix != ".json":
+            return read_yaml(path)
+        value = json.loads(regular_file(path).read_text(encoding="utf-8"))
         if not isinstance(value, dict):
             raise ValueError("not a mapping")
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         logger.warning("%s cannot be read (%s) and is left out of the report", path, error)
         return {}
     return value

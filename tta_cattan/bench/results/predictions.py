@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from tta_cattan.bench.results.identity import canonical_json
+from tta_cattan.util.door import checked_array
 from tta_cattan.util.files import atomic_path, sha256_text
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 PREDICTIONS_FOLDER = "predictions"
 COLUMNS = ("index", "prediction", "confidence", "label")
 _MAX_BYTES = 1 << 30
+_ROUNDING = 1e-5  # of a probability in float32
 
 
 def predictions_path(folder: str | os.PathLike[str], cell: Cell, fingerprint: str) -> Path:
@@ -51,10 +53,11 @@ def read_predictions(path: Path) -> dict[str, NDArray[Any]] | None:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"more than {_MAX_BYTES:,} bytes")
         columns = load_file(path)
-        shapes = {columns[name].shape for name in COLUMNS}
-        if len(shapes) > 1 or len(next(iter(shapes))) != 1:
-            raise ValueError(f"columns of the shapes {sorted(shapes)}")
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        n = columns["index"].shape[0]
+        for name, low in (("index", 0), ("prediction", -1), ("label", 0)):
+            checked_array(name, columns[name], "integer", (n,), low)
+        checked_array("confidence", columns["confidence"], "real", (n,), 0, 1 + _ROUNDING)
+    except (SafetensorError, OSError, KeyError, IndexError, ValueError) as error:
         logger.warning("%s is not a predictions file (%s) and is ignored; delete it to silence this", path, error)
         return None
     return {name: columns[name] for name in COLUMNS}

@@ -10,7 +10,7 @@ import numbers
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.identity import canonical_json
 from tta_cattan.bench.results.predictions import predictions_path, write_predictions
+from tta_cattan.util.door import regular_file
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import disk_errors, sha256_text, write_text
 
@@ -29,6 +30,12 @@ logger = logging.getLogger(__name__)
 SCHEMA = 2
 RESULTS_FILE = "results.jsonl"
 _CHECK = "check"  # the key of a line's checksum over all other keys
+_RANGES = {
+    **dict.fromkeys(("accuracy", "ece"), (0, 1)),
+    "brier": (0, 2),
+    **dict.fromkeys(("nll", "n", "seconds", "images_per_second", "peak_memory"), (0, math.inf)),
+}
+_ROUNDING = 1e-9  # of a mean over a data set
 _LOCK_FILE = ".run.lock"
 _HOLDER_FILE = ".run.holder.json"
 
@@ -106,7 +113,7 @@ class Record:
 
     def __post_init__(self) -> None:
         # In the form in which they are read from the file, so that a record equals its round trip.
-        metrics = {name: _number(value, f"metric {name!r} of {self.cell}") for name, value in self.metrics.items()}
+        metrics = {name: _metric(name, value, self.cell) for name, value in self.metrics.items()}
         object.__setattr__(self, "metrics", metrics)
         object.__setattr__(self, "info", json.loads(canonical_json(self.info, "info")))
 
@@ -145,8 +152,9 @@ class Record:
             raise UserError(f"not whole JSON ({error})") from error
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise UserError(f"not a record of schema {SCHEMA}")
-        expected = data.pop(_CHECK, None)  # lines written by hand have none
-        if expected is not None and expected != _checksum(data):
+        if _CHECK not in data:
+            raise UserError("it has no checksum, so nothing shows that a run wrote it")
+        if data.pop(_CHECK) != _checksum(data):
             raise UserError("its content has changed: the checksum differs")
         try:
             cell = Cell(*(data[entry.name] for entry in fields(Cell)))
@@ -223,6 +231,8 @@ class ResultsStore:
     def _open(self) -> int:
         """Open the results file for appending."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            regular_file(self.path)
         return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
 
     def _read(self) -> dict[tuple[Cell, str], Record]:
@@ -231,7 +241,7 @@ class ResultsStore:
         reasons: dict[int, str] = {}
         with disk_errors("read", self.path):
             try:
-                data = self.path.read_bytes()
+                data = regular_file(self.path).read_bytes()
             except FileNotFoundError:
                 data = b""
         for number, line in enumerate(data.split(b"\n"), start=1):
@@ -271,6 +281,15 @@ def _is_torn(handle: int) -> bool:
         return False
     os.lseek(handle, -1, os.SEEK_END)
     return os.read(handle, 1) != b"\n"
+
+
+def _metric(name: str, value: Any, cell: Cell) -> int | float:
+    """Return a metric as a finite Python number inside its range."""
+    number = _number(value, f"metric {name!r} of {cell}")
+    low, high = _RANGES.get(name, (-math.inf, math.inf))
+    if not low - _ROUNDING <= number <= high + _ROUNDING:
+        raise UserError(f"metric {name!r} of {cell} is {value!r}: it must be in [{low}, {high}]")
+    return number
 
 
 def _number(value: Any, name: str) -> int | float:

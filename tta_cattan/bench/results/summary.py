@@ -189,7 +189,8 @@ def shown_as(metric: str) -> Metric:
 
 def sample_range(records: Iterable[Record]) -> str:
     """Return how many samples a domain has, ``1,000`` or ``1,000 to 2,000``."""
-    return number_range(int(record.metrics["n"]) for record in records)
+    sizes = [int(record.metrics["n"]) for record in records if "n" in record.metrics]
+    return number_range(sizes) if sizes else MISSING
 
 
 # The name of a row, a domain and a seed.

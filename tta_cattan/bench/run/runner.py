@@ -104,7 +104,7 @@ def _compute(jobs: Sequence[Job], store: ResultsStore, settings: Mapping[str, Se
     for record in progress(chain(there, _kept(launcher(missing, settings), store)), len(jobs), "cells"):
         cell = record.cell
         found = accuracies[cell.label, cell.target]
-        found.append(record.metrics["accuracy"])
+        found.append(record.metrics.get("accuracy", float("nan")))
         if len(found) == wanted[cell.label, cell.target]:  # one line per domain, as in TENT: the mean over the seeds
             if cell.label != shown:
                 shown = cell.label

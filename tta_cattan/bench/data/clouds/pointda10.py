@@ -22,12 +22,14 @@ from tta_cattan.bench.data.clouds.benchmark import (
     y_up_to_z_up,
 )
 from tta_cattan.bench.domain import Domain
+from tta_cattan.util.door import checked_array, checked_labels, first_line, open_npy, regular_file
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_tensors
 
 FOLDER = "PointDA_data"
 PUBLISHED_POINTS = 1024
 PARTS = ("train", "test")
+_REMEDY = "get it again or remove it"
 CLASSES = ("bathtub", "bed", "bookshelf", "cabinet", "chair", "lamp", "monitor", "plant", "sofa", "table")
 
 
@@ -69,14 +71,7 @@ def read_clouds(folder: Path, part: str) -> Iterator[tuple[np.ndarray, int, str]
         raise UserError(f"{folder / unknown[0]} is not the folder of a known class; they are {', '.join(CLASSES)}")
     for label, name in enumerate(CLASSES):
         for path in sorted((folder / name / part).glob("*.npy")):
-            yield _checked(_read_npy(path), str(path)), label, str(path)
-
-
-def _read_npy(path: Path) -> np.ndarray:
-    try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise _damaged(path, error) from error
+            yield _checked(open_npy(path, _REMEDY), str(path)), label, str(path)
 
 
 def _read_h5(path: Path) -> Iterator[tuple[np.ndarray, int, str]]:
@@ -86,35 +81,22 @@ def _read_h5(path: Path) -> Iterator[tuple[np.ndarray, int, str]]:
     except ModuleNotFoundError as error:
         raise UserError(f"{path} needs h5py, which is not installed: `pip install 'tta-cattan[points]'`") from error
     try:
-        with h5py.File(path, "r") as file:
+        with h5py.File(regular_file(path, _REMEDY), "r") as file:
             clouds, labels = file["data"][:], file["label"][:].reshape(-1)
-    except (OSError, KeyError, RuntimeError, TypeError, AttributeError) as error:
-        raise _damaged(path, error) from error
-    if len(clouds) != len(labels):
-        raise UserError(f"{path} has {len(clouds)} clouds and {len(labels)} labels: get it again")
+    except (OSError, KeyError, RuntimeError, TypeError, AttributeError, MemoryError) as error:
+        raise UserError(f"point cloud file {path} cannot be read ({first_line(error)}): {_REMEDY}") from error
+    checked_labels(f"the labels of {path}", labels, len(clouds), len(CLASSES))
     for index, (points, label) in enumerate(zip(clouds, labels, strict=True)):
         where = f"{path}, cloud {index}"
-        if not 0 <= label < len(CLASSES):
-            raise UserError(f"{where} has the label {label}: it must be in 0..{len(CLASSES) - 1}")
         yield _checked(points, where), int(label), where
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(f"point cloud file {path} cannot be read ({error}): get it again or remove it")
 
 
 def _checked(points: np.ndarray, where: str) -> np.ndarray:
     """Return the coordinates of a cloud (n x 3; colours that follow them are left out), or say what is wrong."""
-    if points.ndim != 2 or points.shape[1] < 3 or not np.issubdtype(points.dtype, np.number):
-        raise UserError(
-            f"{where} is {points.dtype} of shape {points.shape}: it must be points x 3 numbers; get it again or remove "
-            "it"
-        )
-    points = points[:, :3].astype(np.float32)
-    if not np.isfinite(points).all():
-        raise UserError(f"{where} has coordinates that are not finite: get it again or remove it")
-    if not len(points) or (points == points[0]).all():
-        raise UserError(f"{where} has no two different points: get it again or remove it")
+    points = points[:, :3] if points.ndim == 2 else points
+    points = checked_array(where, points, "real", (None, 3), remedy=_REMEDY).astype(np.float32)
+    if not np.isfinite(points).all() or (points == points[0]).all():
+        raise UserError(f"{where} has no two different points in float32: {_REMEDY}")
     return points
 
 

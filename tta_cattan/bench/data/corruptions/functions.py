@@ -26,6 +26,7 @@ from tta_cattan.bench.data.corruptions.filters import (
     to_float,
     zoom_centre,
 )
+from tta_cattan.bench.data.image_files import read_rgb
 from tta_cattan.util.errors import UserError
 
 _TEXTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -200,11 +201,7 @@ def load_textures(folder: str | Path) -> list[ByteImage]:
         raise UserError(
             f"frost textures {str(folder)!r}: no {', '.join(_TEXTURE_SUFFIXES)} file there; name another folder"
         )
-    textures = []
-    for path in paths:
-        with Image.open(path) as picture:
-            textures.append(np.asarray(picture.convert("RGB")))
-    return textures
+    return [np.asarray(read_rgb(path)) for path in paths]
 
 
 def crop_texture(

@@ -19,18 +19,21 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
-from tta_cattan.bench.data.arrays import read_npz
+from tta_cattan.bench.data.arrays import check_images, read_npz
 from tta_cattan.bench.data.corruptions.apply import corrupt, corrupt_batch, image_rng
 from tta_cattan.bench.data.corruptions.functions import load_textures
 from tta_cattan.bench.data.corruptions.strengths import TableName
+from tta_cattan.bench.data.image_files import read_rgb
+from tta_cattan.util.door import open_npy
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import atomic_path, disk_errors, evenly, identity_of_files, save_array, write_text
+from tta_cattan.util.files import atomic_path, disk_errors, save_array, sha256_file, write_text
 from tta_cattan.util.progress import progress
 
 T = TypeVar("T")
 
 RECIPE_FILE = "corruptions.json"
 _EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+_MOST_CLASSES = 256  # labels.npy is uint8
 _JPEG_QUALITY = 85  # ImageNet-C's files are stored with it
 _ROWS_PER_SEVERITY = 10000  # CIFAR-C's files have this many rows per severity, and its loaders count on it
 
@@ -60,6 +63,7 @@ def corrupt_folder(images: Path, out: Path, task: Task) -> tuple[int, int]:
     files = sorted(path for path in images.glob("*/*") if path.suffix.lower() in _EXTENSIONS)
     if not files:
         raise UserError(f"{images} holds no <class>/<image> files ({', '.join(_EXTENSIONS)})")
+    _refuse_same_stems(files)
     ends = [file.relative_to(images).with_suffix(".JPEG") for file in (files[0], files[-1])]
     there = [out / c / str(s) / end for c in task.corruptions for s in task.severities for end in ends]
     keep_recipe(out, {**task.recipe(), "size": task.size}, files, images, there)
@@ -75,7 +79,9 @@ def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     Note: CIFAR-C's layout has 10,000 rows per severity; the rows of missing images and severities stay zero.
     ``labels.npy`` has the true number of images, so that padding is never taken for images.
     """
-    x, y = (array[:_ROWS_PER_SEVERITY] for array in read_npz(images, ("x", "y")))
+    x, y = read_npz(images, ("x", "y"))
+    check_images(images, x, y, _MOST_CLASSES)
+    x, y = x[:_ROWS_PER_SEVERITY], y[:_ROWS_PER_SEVERITY]
     keep_recipe(out, task.recipe(), [images], images.parent, [out / f"{name}.npy" for name in task.corruptions])
     save_array(out / "labels.npy", y.astype(np.uint8))
     todo = [name for name in task.corruptions if _absent_severities(out / f"{name}.npy", x, task)]
@@ -84,11 +90,20 @@ def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     return len(todo), len(task.corruptions) - len(todo)
 
 
+def _refuse_same_stems(files: Sequence[Path]) -> None:
+    """Refuse two images of one folder whose corrupted files would have the same name."""
+    by_stem: dict[Path, Path] = {}
+    for file in files:
+        other = by_stem.setdefault(file.with_suffix(""), file)
+        if other is not file:
+            raise UserError(f"{other} and {file} would both become {file.stem}.JPEG: rename one of them")
+
+
 def keep_recipe(out: Path, asked: dict[str, Any], images: Sequence[Path], root: Path, there: Sequence[Path]) -> None:
     """Record in ``out`` how its images are made; refuse a folder made by another recipe or from other images.
 
-    ``asked`` is what determines the images; ``images`` are the clean ones under ``root``, of which 16 are recorded;
-    ``there`` are files in the folder that would be kept.
+    ``asked`` is what determines the images; ``images`` are the clean ones under ``root``; ``there`` are files in the
+    folder that would be kept.
     """
     path = out / RECIPE_FILE
     if not path.is_file():
@@ -101,8 +116,8 @@ def keep_recipe(out: Path, asked: dict[str, Any], images: Sequence[Path], root: 
     else:
         known = _read_recipe(path)
         _compare_recipe(out, known, asked, root)
-    sample = {file.relative_to(root).as_posix(): identity_of_files([file], root) for file in evenly(images, 16)}
-    recipe = {**known, **asked, "images": {**sample, **known.get("images", {})}}
+    hashes = {file.relative_to(root).as_posix(): sha256_file(file)[:12] for file in images}
+    recipe = {**known, **asked, "images": {**hashes, **known.get("images", {})}}
     if recipe != known:
         write_text(path, json.dumps(recipe, indent=2, sort_keys=True) + "\n")
 
@@ -129,7 +144,7 @@ def _compare_recipe(out: Path, known: dict[str, Any], asked: dict[str, Any], roo
         # The name comes from a file: nothing outside the folder of the images is opened.
         path = (root / name).resolve()
         inside = path.is_relative_to(root.resolve()) and path.is_file()
-        if not inside or identity_of_files([root / name], root) != identity:
+        if not inside or sha256_file(path)[:12] != identity:
             raise UserError(f"{out} was made from other images than {root} (see {name}): choose another output folder")
 
 
@@ -145,10 +160,7 @@ def _absent_severities(path: Path, x: np.ndarray, task: Task) -> list[int]:
 def _open_rows(path: Path, x: np.ndarray) -> np.ndarray:
     """Memory-map the rows of an existing file; refuse one of other images."""
     wanted = (5 * _ROWS_PER_SEVERITY, *x.shape[1:])
-    try:
-        rows = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}): remove it or choose another output folder") from error
+    rows = open_npy(path, "remove it or choose another output folder")
     if rows.shape != wanted:
         raise UserError(f"{path} exists with the shape {rows.shape}, not {wanted}: choose another output folder")
     return rows
@@ -203,11 +215,7 @@ def _corrupt_array(x: np.ndarray, out: Path, task: Task, corruption: str) -> Non
 
 def _read_image(path: Path, size: int) -> np.ndarray:
     """Return an image as uint8 RGB, resized and cropped as ImageNet-C was (the short side to 256/224 of ``size``)."""
-    try:
-        with Image.open(path) as file:
-            image = file.convert("RGB")
-    except (OSError, SyntaxError) as error:
-        raise UserError(f"image {path} cannot be read ({error}): get it again or remove it") from error
+    image = read_rgb(path)
     if image.size == (size, size):
         return np.asarray(image)
     scale = round(size * 256 / 224) / min(image.size)

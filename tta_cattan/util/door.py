@@ -1,0 +1,143 @@
+"""The door: every file, array, tensor and text that comes from outside is checked here before anything is computed.
+
+Each function returns what it was given, or raises a one-line UserError that names the thing, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tta_cattan.util.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+_KINDS = {"uint8": "uint8", "integer": "integers", "real": "real numbers"}
+_FILE_TYPES = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+_GET_AGAIN = "get it again"
+
+
+def regular_file(path: str | os.PathLike[str], remedy: str = "move it away or give another path") -> Path:
+    """Return the path of a regular file; refuse a pipe, a device or a folder, which would block or never end.
+
+    Note: OSError where nothing is there.
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _FILE_TYPES if is_kind(mode)), "a device")
+        raise UserError(f"{os.fspath(path)} is {kind}, not a file: {remedy}")
+    return Path(path)
+
+
+def open_npy(path: str | os.PathLike[str], remedy: str = _GET_AGAIN) -> np.ndarray:
+    """Return the array of an ``.npy`` file as a memory map; no code in it is run."""
+    import numpy as np
+
+    try:
+        array = np.load(regular_file(path, remedy), mmap_mode="r", allow_pickle=False)
+    except UserError:
+        raise
+    except Exception as error:  # damaged bytes make numpy's parser fail in any way
+        raise UserError(f"{os.fspath(path)} is not an .npy file ({first_line(error)}): {remedy}") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise UserError(f"{os.fspath(path)} is not an .npy file (it is an .npz archive): {remedy}")
+    return np.asarray(array)  # still mapped, without what np.memmap adds to every access
+
+
+def checked_array(
+    name: str,
+    array: np.ndarray,
+    kind: str,
+    shape: Sequence[int | None],
+    low: float | None = None,
+    high: float | None = None,
+    remedy: str = _GET_AGAIN,
+) -> np.ndarray:
+    """Return an array of this kind (``uint8``, ``integer`` or ``real``), shape (None: any length) and range.
+
+    Note: real numbers must be finite; ``low`` and ``high`` are included.
+    """
+    import numpy as np
+
+    wanted = f"it must be {_KINDS[kind]} of shape {_shown(shape)}"
+    if not _is_kind(array.dtype, kind) or not _fits(array.shape, shape):
+        raise UserError(f"{name} is {array.dtype} of shape {array.shape}: {wanted}; {remedy}")
+    if not array.size:
+        raise UserError(f"{name} is empty: {wanted}; {remedy}")
+    if kind == "real" and not np.isfinite(array).all():
+        raise UserError(f"{name} holds NaN or Inf: its numbers must be finite; {remedy}")
+    if (low is not None and array.min() < low) or (high is not None and array.max() > high):
+        raise UserError(
+            f"{name} has values from {array.min()} to {array.max()}: they must be in "
+            f"[{'-inf' if low is None else low}, {'inf' if high is None else high}]; {remedy}"
+        )
+    return array
+
+
+def checked_labels(name: str, labels: np.ndarray, n: int | None, num_classes: int, remedy: str = _GET_AGAIN) -> Any:
+    """Return ``n`` labels (None: any number) of ``num_classes`` classes, as they are."""
+    return checked_array(name, labels, "integer", (n,), 0, num_classes - 1, remedy)
+
+
+def checked_tensor(
+    name: str, tensor: torch.Tensor, like: torch.Tensor, low: float | None = None, remedy: str = _GET_AGAIN
+) -> torch.Tensor:
+    """Return ``tensor`` in the dtype of ``like``: dense, finite, >= ``low``, of its shape and kind of number.
+
+    Note: half precision is widened, and a number that is too large for the dtype counts as infinite.
+    """
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        form = "quantised" if tensor.is_quantized else "without data" if tensor.is_meta else "sparse"
+        raise UserError(f"{name} is {form}: it must be a dense tensor; {remedy}")
+    if tensor.shape != like.shape:
+        raise UserError(f"{name} has shape {tuple(tensor.shape)}: it must have {tuple(like.shape)}; {remedy}")
+    if _number_kind(tensor.dtype) != _number_kind(like.dtype):
+        raise UserError(f"{name} is {_dtype(tensor)}: it must be {_dtype(like)}; {remedy}")
+    tensor = tensor.to(like.dtype)
+    if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        raise UserError(f"{name} holds NaN or Inf: its numbers must be finite; {remedy}")
+    if low is not None and tensor.numel() and tensor.min() < low:
+        raise UserError(f"{name} has the value {tensor.min().item():g}: it must be >= {low:g}; {remedy}")
+    return tensor
+
+
+def printable(text: object) -> str:
+    """Return ``text`` with control characters as ``\\x1b``: a file's words must not steer the terminal."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(text))
+
+
+def first_line(error: BaseException, most: int = 120) -> str:
+    """Return the first sentence of an error's message on its first line, or its type where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0][:most]
+
+
+def _is_kind(dtype: np.dtype, kind: str) -> bool:
+    return dtype == "uint8" if kind == "uint8" else dtype.kind in ("iu" if kind == "integer" else "iuf")
+
+
+def _fits(shape: tuple[int, ...], wanted: Sequence[int | None]) -> bool:
+    return len(shape) == len(wanted) and all(w is None or w == n for n, w in zip(shape, wanted, strict=True))
+
+
+def _shown(shape: Sequence[int | None]) -> str:
+    return " x ".join("N" if n is None else str(n) for n in shape)
+
+
+def _number_kind(dtype: torch.dtype) -> str:
+    import torch
+
+    if dtype.is_complex or dtype.is_floating_point:
+        return "complex" if dtype.is_complex else "floating"
+    return "bool" if dtype is torch.bool else "integer"
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
