@@ -101,7 +101,8 @@ def run(method, protocol, batches=None, epochs=2):
 
 def snapshot(module):
     """Return a copy of a module's state."""
-    return {name: value.clone() for name, value in module.state_dict().items()}
+    state = module.state_dict()
+    return {name: value.clone() for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
 def assert_same_state(state, other):

@@ -55,12 +55,12 @@ def test_the_loss_is_ratio_alignment_and_running_balance():
     method.prepare(target_batches())
     with torch.no_grad():
         method.aligned.phi.add_(0.1)
-    running = None
+    running = torch.full((N_CLASSES,), 1 / N_CLASSES, dtype=torch.float64)
     for _, x in target_batches():
         method.new_batch = True
         logits = method.predict(x)
         p = logits.double().softmax(1).mean(0)
-        running = p if running is None else 0.8 * running + 0.2 * p
+        running = 0.8 * running + 0.2 * p
         top = logits.double().max(1)
         rest = logits.double().clone()
         rest[torch.arange(len(x)), top.indices] = -torch.inf

@@ -46,7 +46,7 @@ def test_one_sample(name, statistics, net):
     method = build(name, net, statistics=statistics)
     for x in images(3, 5).split(1):
         assert method(x).shape == method.predict(x).shape == (1, N_CLASSES)
-    assert all(torch.isfinite(v).all() for v in method.state_dict().values())
+    assert all(torch.isfinite(v).all() for v in snapshot(method).values())
     if name in ADAPTING:
         affine = method.collect_params()[0][0]
         assert not torch.equal(affine, build(name, net).collect_params()[0][0])
@@ -76,7 +76,7 @@ def test_an_empty_batch_is_refused(name):
     before = snapshot(method)
     with pytest.raises(UserError, match="an empty batch was given"):
         method(torch.empty(0, 3, 8, 8))
-    assert all(torch.equal(before[k], v) for k, v in method.state_dict().items())
+    assert all(torch.equal(before[k], v) for k, v in snapshot(method).items())
 
 
 @each_adapting
@@ -97,10 +97,10 @@ def test_a_step_on_nan_is_skipped_and_counted(name, protocol, statistics, place)
         if step == place:
             assert torch.isnan(logits).any()
             if before is not None:
-                assert all(torch.equal(before[k], v) for k, v in method.state_dict().items())
+                assert all(torch.equal(before[k], v) for k, v in snapshot(method).items())
         else:
             assert torch.isfinite(logits).all()
-    assert all(torch.isfinite(v).all() for v in method.state_dict().values())
+    assert all(torch.isfinite(v).all() for v in snapshot(method).values())
     assert method.describe()["skipped_steps"] == 1
 
     # What follows is what would have followed without the batch; only SHOT's centroids take its finite samples.

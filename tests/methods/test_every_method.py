@@ -123,14 +123,14 @@ def test_a_state_loaded_into_the_inner_model_is_adapted_too():
 
 
 @pytest.mark.parametrize("centering", ["pca", "shift"])
-def test_the_state_of_cattan_fits_into_a_safetensors_file(tmp_path, centering):
+def test_the_adapted_network_of_cattan_fits_into_a_safetensors_file(tmp_path, centering):
     from safetensors.torch import load_file, save_file
 
     method, x = build("cattan", centering=centering), target_batches()[0][1]
     run(method, "online")
-    save_file(method.state_dict(), tmp_path / "state.safetensors")
+    save_file(method.model.state_dict(), tmp_path / "state.safetensors")
     fresh = build("cattan", centering=centering)
-    fresh.load_state_dict(load_file(tmp_path / "state.safetensors"), strict=True)
+    fresh.model.load_state_dict(load_file(tmp_path / "state.safetensors"), strict=True)
     assert torch.equal(fresh.predict(x), method.predict(x))
 
 

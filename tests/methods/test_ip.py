@@ -42,11 +42,11 @@ def test_the_transformation_is_its_formula():
 @pytest.mark.parametrize("confidence", ["hlr", "slr"])
 def test_the_loss_over_several_steps(confidence):
     method = build("ip", confidence=confidence, kappa=0.8, lambda_lr=0.05)
-    rng, running = np.random.default_rng(0), None
+    rng, running = np.random.default_rng(0), np.full(5, 1 / 5)
     for _ in range(4):
         y = 2 * rng.normal(size=(9, 5)) + np.arange(5)
         p = softmax(y, 1)
-        running = p.mean(0) if running is None else 0.8 * running + 0.2 * p.mean(0)
+        running = 0.8 * running + 0.2 * p.mean(0)
         ratios = np.array([[-row[c] + logsumexp(np.delete(row, c)) for c in range(5)] for row in y])
         ratio = ratios[np.arange(9), y.argmax(1)] if confidence == "hlr" else (p * ratios).sum(1)
         expected = (running * np.log(running * 5)).sum() + 0.05 * ratio.mean()

@@ -25,7 +25,7 @@ def counts(method: AdaptationMethod) -> dict[str, int]:
 
 
 def assert_finite(method: AdaptationMethod) -> None:
-    assert all(torch.isfinite(value).all() for value in method.state_dict().values())
+    assert all(torch.isfinite(value).all() for value in snapshot(method).values())
     moments = [v for state in method.optimizer.state.values() for v in state.values() if torch.is_tensor(v)]
     assert all(torch.isfinite(value).all() for value in moments)
 

@@ -83,7 +83,7 @@ def test_offline_reports_the_predictions_of_the_last_epoch(name, statistics):
     evaluation = run_offline(method, data, epochs=2)
     after = snapshot(method)
     logits = torch.cat([method.predict(batch.inputs) for batch in data])
-    assert all(torch.equal(after[k], v) for k, v in method.state_dict().items())
+    assert all(torch.equal(after[k], v) for k, v in snapshot(method).items())
     labels = torch.cat([batch.labels for batch in data])
     assert torch.equal(evaluation.prediction, logits.argmax(1))
     assert torch.equal(evaluation.label, labels)

@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 import torch
-from small_networks import N_CLASSES, build, images, network
+from small_networks import N_CLASSES, build, images, network, snapshot
 from torch.utils.data import TensorDataset
 
 from tta_cattan.bench.data.stream import Stream
@@ -139,11 +139,11 @@ def test_the_counts_are_those_of_the_gate_itself(name):
 def test_the_mix_is_only_predicted():
     hypotheses = adapt_hypotheses(lambda: build("cattan", NET), stream(), epochs=1, k=2)
     recovery = SourceRecovery(hypotheses, copy.deepcopy(NET))
-    before = [{k: v.clone() for k, v in h.state_dict().items()} for h in hypotheses]
+    before = [snapshot(h) for h in hypotheses]
     data, is_source = half_and_half(dataset(30, 0.0, 3), dataset(), seed=1)
     counts, _ = evaluate_mix(recovery, Stream(data, 16, 2, CPU), is_source)
     for method, state in zip(hypotheses, before, strict=True):
-        assert all(torch.equal(value, state[name]) for name, value in method.state_dict().items())
+        assert all(torch.equal(value, state[name]) for name, value in snapshot(method).items())
     x = torch.stack([data[i][0] for i in range(4)])
     assert (
         recovery.opinions(x)[1].tolist()
