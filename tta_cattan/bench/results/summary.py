@@ -49,6 +49,8 @@ _METRICS = {
     "ece": Metric("ECE", "{:.2f}".format, min),
     "nll": Metric("NLL", "{:.3f}".format, min),
     "brier": Metric("Brier score", "{:.3f}".format, min),
+    "worst_window": Metric("Accuracy in the worst window of the stream (%)", lambda value: f"{100 * value:.1f}", max),
+    "clean_accuracy": Metric("Accuracy on clean data after the stream (%)", lambda value: f"{100 * value:.1f}", max),
     "seconds": Metric("Seconds", best=min),
     "images_per_second": Metric("Images per second", "{:,.0f}".format, max),
     "peak_memory": Metric("Peak memory (MB)", lambda value: f"{value / 1e6:,.0f}"),

@@ -40,9 +40,12 @@ class Meter:
             with suppress(OSError):  # Linux forgets the highest mark when asked to; elsewhere it is the process's
                 (_PROC / "clear_refs").write_text("5")
 
-    def metrics(self, images: int) -> dict[str, float]:
-        """Return the seconds, images per second and, where the system tells it, the peak memory in bytes."""
-        seconds = time.perf_counter() - self._started
+    def metrics(self, images: int, earlier: float = 0.0) -> dict[str, float]:
+        """Return the seconds, images per second and, where the system tells it, the peak memory in bytes.
+
+        ``earlier`` is the time that was spent before an interruption.
+        """
+        seconds = earlier + time.perf_counter() - self._started
         cost = {"seconds": seconds, "images_per_second": images / seconds}
         peak = self._peak_memory()
         return cost if peak is None else {**cost, "peak_memory": peak}
