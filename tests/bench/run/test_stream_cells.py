@@ -192,3 +192,8 @@ def test_streams_on_ray(tmp_path, whole):
     arguments = streamed(tmp_path, "recurring", "tent,cattan_plus", *options, **{"STREAM.ROUNDS": 3})
     assert main(arguments) == 0
     assert read_cells(tmp_path) == read_cells(whole) and same(predictions(tmp_path), predictions(whole))
+
+
+def test_pairs_are_no_streams(capsys):
+    arguments = ["pairs", "--cfg", "cfgs/mnist_usps/cattan.yaml", "SETTING", "continual", "TEST.PROTOCOL", "online"]
+    assert main(arguments) == 2 and "a stream has no source>target pairs" in capsys.readouterr().err
