@@ -121,6 +121,11 @@ SHARED: dict[str, Key] = {
                 "the rarest keeps, those between falling geometrically; 1 = none",
                 at_least(1),
             ),
+            "STREAM.WAITS": (
+                True,
+                "False = the stream does not wait: a method whose update costs n predictions of the source model (in "
+                "operations, rounded up) adapts to every n-th batch, and only predicts the others",
+            ),
             "TEST.DELTA_DIRICHLET": (
                 0.0,
                 "concentration of the Dirichlet draw by which a 'correlated' stream orders its classes; 0 = sorted",
@@ -352,8 +357,9 @@ def check_cfg(cfg: Mapping[str, Any]) -> None:
             f"SETTING = {setting!r}: a stream is seen once, in an order drawn by the seed; set TEST.PROTOCOL online "
             "and TEST.ORDER seeded"
         )
-    if setting == RESET_EACH_SHIFT and values.get("STREAM.IMBALANCE", 1.0) != 1:
-        raise UserError("STREAM.IMBALANCE is for streams: choose another SETTING, such as continual")
+    for place, default in (("STREAM.IMBALANCE", 1.0), ("STREAM.WAITS", True)):
+        if setting == RESET_EACH_SHIFT and values.get(place, default) != default:
+            raise UserError(f"{place} is for streams: choose another SETTING, such as continual")
 
 
 def setting_name(spelled: str) -> str:

@@ -192,6 +192,7 @@ def test_the_order_of_the_words_is_free_and_other_spellings_are_refused():
         (["SETTING", "continual", "TEST.PROTOCOL", "offline"], "set TEST.PROTOCOL online"),
         (["SETTING", "continual", "TEST.ORDER", "file"], "TEST.ORDER seeded"),
         (["STREAM.IMBALANCE", 10], "STREAM.IMBALANCE is for streams"),
+        (["STREAM.WAITS", False], "STREAM.WAITS is for streams"),
     ],
 )
 def test_what_is_no_stream_is_refused(overrides, reason):

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from small_networks import METHODS, N_CLASSES, build, images
+from small_networks import METHODS, N_CLASSES, build, images, network
 from torch.utils.data import Dataset, TensorDataset
 
 from tta_cattan.bench.data.domain_stream import DomainStream
@@ -18,6 +18,7 @@ from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.protocols import accuracy_without_updates, run_stream
 from tta_cattan.bench.protocols import stream as stream_module
 from tta_cattan.bench.protocols.stream import StreamEvaluation, window_counts
+from tta_cattan.bench.run.cost import relative_cost
 
 CPU = torch.device("cpu")
 DOMAINS = [Domain(name, 5) for name in ("fog", "snow", "zoom")]
@@ -111,6 +112,25 @@ def test_continual_is_a_plain_loop_without_reset():
     method.reset()
     reference = torch.cat([method(batch.inputs).argmax(1) for _, batch in found.batches()])
     assert torch.equal(run_stream(build("cattan"), found).prediction, reference)
+
+
+def test_batches_in_between_are_only_predicted():
+    found, method = stream(order="continual"), build("tent")
+    method.reset()
+    reference = [
+        (method(batch.inputs) if number % 3 == 0 else method.predict(batch.inputs)).argmax(1)
+        for number, (_, batch) in enumerate(found.batches())
+    ]
+    assert torch.equal(run_stream(build("tent"), found, adapt_every=3).prediction, torch.cat(reference))
+
+
+def test_an_update_costs_several_predictions_and_measuring_it_changes_nothing():
+    x, net = images(8, 0), network()
+    for name, cost in (("source", {1}), ("norm", {1}), ("tent", {2, 3})):
+        method, before = build(name), torch.get_rng_state()
+        state = method.predict(x)
+        assert relative_cost(method, net, x) in cost
+        assert torch.equal(method.predict(x), state) and torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_measures_against_a_literal_reference(monkeypatch):

@@ -8,6 +8,7 @@ import signal
 import time
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.protocols import stream as stream_module
 from tta_cattan.bench.results.predictions import predictions_path, read_predictions
 from tta_cattan.bench.results.store import ResultsStore
+from tta_cattan.bench.results.summary import summarise
+from tta_cattan.bench.run import runner
 from tta_cattan.bench.run.plan import Sweep, cell_domains, cell_fingerprint
 from tta_cattan.cli.main import main
 from tta_cattan.config import get_defaults, load_cfg
@@ -77,6 +80,16 @@ def test_a_stream_is_one_cell_named_after_its_setting(tmp_path, setting, capsys)
     assert read_cells(tmp_path) == before, "nothing is computed twice"
 
 
+def test_a_stream_that_does_not_wait(tmp_path):
+    """Source and Norm cost one prediction a batch; TENT's update two or three, so it skips batches."""
+    assert main(streamed(tmp_path, "continual", "source,norm,tent", **{"STREAM.WAITS": False})) == 0
+    every = {name: record.info["adapted_every"] for name, record in records(tmp_path).items()}
+    assert every["source"] == every["norm"] == 1 < every["tent"] <= 3
+    assert main(streamed(tmp_path / "waiting", "continual", "source,tent")) == 0
+    waiting = records(tmp_path / "waiting")
+    assert waiting["tent"].info["adapted_every"] == 1
+
+
 def test_batch_size_1(tmp_path):
     assert main(streamed(tmp_path, "continual", "tent", **{"TEST.BATCH_SIZE": 1, "CORRUPTION.NUM_EX": 20})) == 0
     assert records(tmp_path)["tent"].metrics["n"] == 40
@@ -93,7 +106,8 @@ def test_a_stream_depends_on_its_domains_and_its_own_keys():
 
     streams = [
         stamp(), stamp(CORRUPTION_TYPE=["fog"]), stamp(CORRUPTION_SEVERITY=[1]), stamp(STREAM_ROUNDS=3),
-        stamp(STREAM_IMBALANCE=3.0), stamp(TEST_DELTA_DIRICHLET=0.5), stamp(SETTING="smooth"),
+        stamp(STREAM_IMBALANCE=3.0), stamp(STREAM_WAITS=False), stamp(TEST_DELTA_DIRICHLET=0.5),
+        stamp(SETTING="smooth"),
     ]  # fmt: skip
     plain = [stamp(SETTING="reset_each_shift", **c) for c in ({}, {"STREAM_ROUNDS": 3}, {"CORRUPTION_TYPE": ["fog"]})]
     assert len(set(streams + plain)) == len(streams) + 1
@@ -192,6 +206,29 @@ def test_streams_on_ray(tmp_path, whole):
     arguments = streamed(tmp_path, "recurring", "tent,cattan_plus", *options, **{"STREAM.ROUNDS": 3})
     assert main(arguments) == 0
     assert read_cells(tmp_path) == read_cells(whole) and same(predictions(tmp_path), predictions(whole))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tables"),
+    [
+        ([], 2), (["CKPT_DIR", "elsewhere", "DEVICE", "cpu"], 2),
+        (["SEEDS", "3"], 1), (["--methods", "tent"], 1), (["SETTING", "smooth", "TEST.PROTOCOL", "online"], 1),
+    ],
+)  # fmt: skip
+def test_the_first_command_has_a_stream_as_its_second_table(arguments, tables, monkeypatch, capsys):
+    asked = []
+
+    def run(rows, launcher):
+        asked.append(rows)
+        return runner.Outcome(summarise([]), Path("there"), [])
+
+    monkeypatch.setattr(runner, "run", run)
+    assert main(arguments) == 0
+    assert len(asked) == tables and capsys.readouterr().out.count("results: there") == tables
+    if tables == 2:
+        cfg = asked[1][0].cfg
+        assert (cfg.SETTING, cfg.TEST.PROTOCOL, cfg.SEEDS) == ("continual", "online", [0])
+        assert [row.method for row in asked[0]] == [row.method for row in asked[1]]
 
 
 def test_pairs_are_no_streams(capsys):

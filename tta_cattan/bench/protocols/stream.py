@@ -19,6 +19,7 @@ from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.data.stream_plan import StreamPlan
 from tta_cattan.bench.protocols.evaluation import Evaluation, count_correct
 from tta_cattan.methods.base import AdaptationMethod
+from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 
 logger = logging.getLogger(__name__)
@@ -78,8 +79,11 @@ def run_stream(
     stream: DomainStream,
     checkpoint: Path | None = None,
     on_batch: Callable[[], None] = lambda: None,
+    adapt_every: int = 1,
 ) -> StreamEvaluation:
     """Predict and adapt to each batch once; go on from ``checkpoint`` where there is one, bit for bit.
+
+    With ``adapt_every = n``, the method adapts to every n-th batch and only predicts the others.
 
     Note: the checkpoint stays until its owner has stored the result.
     """
@@ -90,7 +94,9 @@ def run_stream(
         if reset:
             method.reset()
         before = method.safety.collapses
-        evaluation.add(batch.indices, method(batch.inputs), batch.labels)
+        adapting = (number - 1) % adapt_every == 0
+        logits = method(batch.inputs) if adapting else method.predict(batch.inputs)
+        evaluation.add(batch.indices, logits, batch.labels)
         if method.safety.collapses > before:
             evaluation.collapses.append(evaluation.count)
         if checkpoint is not None and number % every == 0:
@@ -139,7 +145,10 @@ def _resume(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation) 
         reason = (str(error) or type(error).__name__).splitlines()[0]
         logger.warning("the checkpoint %s cannot be read (%s): the stream starts again", path, reason)
         return 0
-    method.load_state_dict(state["method"])
+    try:
+        method.load_state_dict(state["method"])
+    except (RuntimeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the checkpoint {path} is of another version of the method: delete it") from error
     evaluation.restore(parts)
     evaluation.collapses, evaluation.earlier_seconds = list(state["collapses"]), float(state["seconds"])
     torch.set_rng_state(state["generator"])

@@ -9,7 +9,7 @@ import torch
 from tta_cattan.bench.data import Stream, stream_of
 from tta_cattan.bench.protocols import accuracy_without_updates, run_offline, run_online, run_recovery, run_stream
 from tta_cattan.bench.results.store import Record
-from tta_cattan.bench.run.cost import Meter, stored_bytes
+from tta_cattan.bench.run.cost import Meter, relative_cost, stored_bytes
 from tta_cattan.bench.run.plan import Job, is_stream
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.methods import AdaptationMethod, setup_model
@@ -57,10 +57,13 @@ def _run_stream_cell(job: Job, setting: Setting, method: AdaptationMethod, meter
     cfg, cell = job.cfg, job.cell
     stream = stream_of(cfg, setting.benchmark, cell.seed, setting.device)
     with progress(None, None, f"{cell.label} {cell.target.label} seed {cell.seed}") as bar:
-        evaluation = run_stream(method, stream, job.checkpoint, bar.update)
+        every = 1
+        if not cfg.STREAM.WAITS:
+            every = relative_cost(method, setting.loaded.model, next(stream.batches())[1].inputs)
+        evaluation = run_stream(method, stream, job.checkpoint, bar.update, every)
         metrics = {**evaluation.metrics(), **meter.metrics(len(stream.plan), evaluation.earlier_seconds)}
         metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
-        info = {**method.describe(), **evaluation.facts()}
+        info = {**method.describe(), **evaluation.facts(), "adapted_every": every}
         clean = setting.benchmark.clean(cell.seed)
         if clean is not None:
             after = Stream(clean, cfg.TEST.BATCH_SIZE, cell.seed, setting.device, cfg.TEST.NUM_WORKERS)

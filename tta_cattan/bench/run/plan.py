@@ -45,7 +45,7 @@ _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[(]*[\])])")
 _DECIDING = ("data", "method", "protocol")
 # What a stream is made of; otherwise each domain is a result of its own.
 _IN_STREAM = {"CORRUPTION.TYPE", "CORRUPTION.SEVERITY", "DATA.TARGET"}
-_OF_STREAMS = {"SETTING", "STREAM.ROUNDS", "STREAM.IMBALANCE", "TEST.DELTA_DIRICHLET"}
+_OF_STREAMS = {"SETTING", "STREAM.ROUNDS", "STREAM.IMBALANCE", "STREAM.WAITS", "TEST.DELTA_DIRICHLET"}
 
 
 @dataclass(frozen=True)
