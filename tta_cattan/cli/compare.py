@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CFG = "cfgs/digits_c/cattan.yaml"
 LAUNCHERS = ("local", "ray")
+# The short second table of the command without arguments.
+_STREAM = ["SETTING", "continual", "TEST.PROTOCOL", "online", "SEEDS", "0"]
 
 
 def parser() -> ConfigParser:
@@ -65,11 +67,12 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.bench.run.plan import parse_sweeps, plan_rows
     from tta_cattan.bench.run.runner import dry_run, run
-    from tta_cattan.config import find_config
+    from tta_cattan.config import find_config, shared_keys
     from tta_cattan.methods import ADAPTATION_REGISTRY
 
     methods = method_names(args.methods, overrides)
-    if args.cfg is None and not methods and "MODEL.ADAPTATION" not in overrides[::2]:
+    embedded = args.cfg is None and not methods and "MODEL.ADAPTATION" not in overrides[::2]
+    if embedded:
         methods = ADAPTATION_REGISTRY.registered_names()
     setup_logging()
     sweeps = parse_sweeps(args.sweep, overrides)
@@ -83,6 +86,11 @@ def main(argv: Sequence[str]) -> int:
     outcome = run(rows, launcher)
     print(outcome.summary.to_text())
     print(f"\nresults: {outcome.folder}")
+    if embedded and not sweeps and set(overrides[::2]) <= set(shared_keys("place", "presentation")):
+        outcome = run(plan_rows(find_config(DEFAULT_CFG), [*overrides, *_STREAM], methods), launcher)
+        print("\nThe same corruptions as one stream, online and without reset:\n")
+        print(outcome.summary.to_text())
+        print(f"\nresults: {outcome.folder}")
     return 0
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from tta_cattan.config.declared import (
     CORRUPTIONS,
+    RESET_EACH_SHIFT,
     check_cfg,
     declared_keys,
     get_defaults,
@@ -11,6 +12,7 @@ from tta_cattan.config.declared import (
     method_keys,
     own_keys,
     set_value,
+    setting_name,
     shared_keys,
 )
 from tta_cattan.config.load import (
@@ -26,6 +28,7 @@ from tta_cattan.config.load import (
 
 __all__ = [
     "CORRUPTIONS",
+    "RESET_EACH_SHIFT",
     "check_cfg",
     "declared_keys",
     "dump_yaml",
@@ -38,6 +41,7 @@ __all__ = [
     "own_keys",
     "read_yaml",
     "set_value",
+    "setting_name",
     "shared_keys",
     "shipped_folder",
     "suggestion",

@@ -32,6 +32,18 @@ CORRUPTIONS = (
 )
 
 _SIZE = within(1, 2**16)  # of a layer: more is a slip of the pen, and does not fit into memory
+# How the domains of a stream follow each other; the names are those of mariodoebler/test-time-adaptation but for the
+# last two. Each can be joined with "_correlated", and "correlated" alone is continual.
+ORDERS = ("reset_each_shift", "continual", "gradual", "mixed_domains", "recurring", "smooth")
+RESET_EACH_SHIFT = ORDERS[0]
+_JOINED = tuple(f"{order}_correlated" for order in ORDERS if order != "continual")
+SETTINGS = (*ORDERS, "correlated", *_JOINED)
+# The order of the words does not matter there, nor here.
+_SPELLINGS = {**{name: name for name in SETTINGS}, **{f"correlated_{name[:-11]}": name for name in _JOINED}}
+_SETTING = Check(
+    f"must be one of {', '.join(map(repr, SETTINGS))}", lambda value: value in _SPELLINGS, tuple(_SPELLINGS)
+)
+
 _SEED = within(0, 2**32 - 1)  # numpy's range
 _DEVICE = Check(
     "must be 'auto' or a torch device such as 'cpu', 'cuda' or 'cuda:1'",
@@ -93,6 +105,34 @@ SHARED: dict[str, Key] = {
     **_by_role(
         "protocol",
         {
+            "SETTING": (
+                RESET_EACH_SHIFT,
+                "how the domains follow each other: 'reset_each_shift' = each is a result of its own; any other is one "
+                "stream and one result: 'continual' = one domain after the other, no reset; 'gradual' = severities "
+                "1-2-3-4-5-4-3-2-1 of each corruption; 'mixed_domains' = shuffled image by image; 'recurring' = "
+                "STREAM.ROUNDS times continual; 'smooth' = each domain passes gradually into the next (like CCC); "
+                "'correlated' = continual with correlated classes. '_correlated' can be added to all others",
+                _SETTING,
+                "mariodoebler; 'recurring' and 'smooth' are ours",
+            ),
+            "STREAM.ROUNDS": (10, "how often a 'recurring' stream goes through its domains", at_least(1)),
+            "STREAM.IMBALANCE": (
+                1.0,
+                "label shift of a stream: the most frequent class keeps this many times the share of its samples that "
+                "the rarest keeps, those between falling geometrically; 1 = none",
+                at_least(1),
+            ),
+            "STREAM.WAITS": (
+                True,
+                "False = the stream does not wait: a method whose update costs n predictions of the source model (in "
+                "operations, rounded up) adapts to every n-th batch, and only predicts the others",
+            ),
+            "TEST.DELTA_DIRICHLET": (
+                0.0,
+                "concentration of the Dirichlet draw by which a 'correlated' stream orders its classes; 0 = sorted",
+                at_least(0),
+                "mariodoebler",
+            ),
             "TEST.BATCH_SIZE": (128, "images per batch, for adaptation and evaluation", at_least(1), "TENT"),
             "TEST.PROTOCOL": (
                 "online",
@@ -312,6 +352,20 @@ def check_cfg(cfg: Mapping[str, Any]) -> None:
             "MODEL.EPISODIC = True: the offline protocol learns over epochs, and an episodic method forgets after "
             "every batch; set TEST.PROTOCOL online or MODEL.EPISODIC False"
         )
+    setting, protocol = values.get("SETTING", RESET_EACH_SHIFT), values.get("TEST.PROTOCOL", "online")
+    if setting != RESET_EACH_SHIFT and (protocol != "online" or values.get("TEST.ORDER", "seeded") != "seeded"):
+        raise UserError(
+            f"SETTING = {setting!r}: a stream is seen once, in an order drawn by the seed; set TEST.PROTOCOL online "
+            "and TEST.ORDER seeded"
+        )
+    for place, default in (("STREAM.IMBALANCE", 1.0), ("STREAM.WAITS", True)):
+        if setting == RESET_EACH_SHIFT and values.get(place, default) != default:
+            raise UserError(f"{place} is for streams: choose another SETTING, such as continual")
+
+
+def setting_name(spelled: str) -> str:
+    """Return the one name of a setting: the order of its words is free."""
+    return _SPELLINGS[spelled]
 
 
 def _methods() -> Collection[str]:

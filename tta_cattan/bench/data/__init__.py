@@ -3,6 +3,17 @@
 from tta_cattan.bench.data import cifar_c, digits, domain_arrays, domain_images, features, imagenet_c  # noqa: F401
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark, benchmark_of
 from tta_cattan.bench.data.clouds import pointda10, shapes_c  # noqa: F401
+from tta_cattan.bench.data.domain_stream import DomainStream, stream_identity, stream_of
 from tta_cattan.bench.data.stream import Batch, Stream, Unlabelled
 
-__all__ = ["BENCHMARK_REGISTRY", "Batch", "Benchmark", "Stream", "Unlabelled", "benchmark_of"]
+__all__ = [
+    "BENCHMARK_REGISTRY",
+    "Batch",
+    "Benchmark",
+    "DomainStream",
+    "Stream",
+    "Unlabelled",
+    "benchmark_of",
+    "stream_identity",
+    "stream_of",
+]

@@ -72,6 +72,21 @@ class Benchmark(ABC):
         They are the first ones where the data has an order of its own; elsewhere ``seed`` draws equally many per class.
         """
 
+    def clean(self, seed: int = 0) -> Dataset | None:
+        """Return the target data without any shift, or None where there are none: '<family>_clean' by default."""
+        name = f"{self.family}_clean"
+        if name not in BENCHMARK_REGISTRY:
+            return None
+        cfg = self.cfg.clone()
+        cfg.defrost()
+        cfg.CORRUPTION.DATASET = name
+        other = BENCHMARK_REGISTRY.get(name)(cfg)
+        try:
+            other.check()
+        except UserError:  # the files are not there
+            return None
+        return other.target(other.domains()[0], seed)
+
     def has_source(self) -> bool:
         """Tell whether there is source data, without reading it."""
         return False

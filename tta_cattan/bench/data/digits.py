@@ -57,6 +57,10 @@ class DigitsC(Benchmark):
             images = corrupted_test_images(domain.name, domain.severity)
         return first(TensorDataset(to_tensor(images), torch.from_numpy(labels)), self.cfg.CORRUPTION.NUM_EX)
 
+    def clean(self, seed: int = 0) -> TensorDataset:
+        """Return the test digits as they are."""
+        return self.target(Domain("clean"), seed)
+
     def has_source(self) -> bool:
         return True
 

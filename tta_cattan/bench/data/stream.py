@@ -35,6 +35,8 @@ class BatchedDataset(Dataset, ABC):
 class Stream:
     """A data set in batches, in an order determined by ``seed`` alone (``seed=None``: the order of the data set).
 
+    With ``sequence``, exactly these samples in this order.
+
     Iterating again gives the same batches; ``reordered(n)`` gives the n-th other order of the same seed.
     """
 
@@ -46,6 +48,7 @@ class Stream:
     order: int = 0
     kept: tuple[int, ...] | None = None
     among: tuple[int, ...] | None = None
+    sequence: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self._count():
@@ -75,10 +78,14 @@ class Stream:
         return replace(self, among=tuple(samples.tolist()))
 
     def _count(self) -> int:
+        if self.sequence is not None:
+            return len(self.sequence)
         return len(self.dataset) if self.among is None else len(self.among)
 
     def _permutation(self) -> Tensor:
         """Return the samples' indices in the data set, in the order of this stream."""
+        if self.sequence is not None:
+            return torch.tensor(self.sequence)
         indices = torch.arange(len(self.dataset))
         if self.seed is not None or self.order > 0:
             generator = torch.Generator().manual_seed((self.seed or 0) * 1_000_003 + self.order)

@@ -93,10 +93,27 @@ class Evaluation:
 
     def predictions(self) -> dict[str, NDArray[Any]]:
         """Return index, prediction, confidence and label in the order of the data set, in compact types."""
-        order = self.index.argsort()
+        order = self.index.argsort().numpy()
+        return {name: column[order] for name, column in self.columns().items()}
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return index, prediction, confidence and label in the order in which they came, in compact types."""
         whole = np.int16 if int(torch.maximum(self.prediction, self.label).max()) < 2**15 else np.int32
         kinds = {"index": np.int32, "prediction": whole, "confidence": np.float32, "label": whole}
-        return {name: getattr(self, name)[order].numpy().astype(kind) for name, kind in kinds.items()}
+        return {name: getattr(self, name).numpy().astype(kind) for name, kind in kinds.items()}
+
+    @property
+    def count(self) -> int:
+        """The number of samples so far."""
+        return sum(len(part[0]) for part in self._parts)
+
+    def parts(self) -> tuple[Tensor, ...]:
+        """Return all that was added, for a checkpoint."""
+        return tuple(map(self._column, range(len(self._parts[0]))))
+
+    def restore(self, parts: tuple[Tensor, ...]) -> None:
+        """Go on from what ``parts`` returned."""
+        self._parts = [parts]
 
     def _column(self, place: int) -> Tensor:
         return torch.cat([part[place] for part in self._parts])

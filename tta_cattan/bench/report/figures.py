@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tta_cattan.bench.report.style import INK, colours, label, need, styled
 from tta_cattan.metrics import ReliabilityBins
 
@@ -87,6 +89,40 @@ def lines(
             _plain_ticks(axes.xaxis)
         else:
             axes.xaxis.set_major_locator(need("matplotlib.ticker").MaxNLocator(nbins=10, integer=_whole(curves)))
+        axes.set_xlabel(label(xlabel))
+        axes.set_ylabel(label(ylabel))
+    return figure
+
+
+def stream(
+    curves: Mapping[str, Curve],
+    bands: Sequence[tuple[str, float, float]],
+    collapses: Mapping[str, Sequence[float]],
+    xlabel: str,
+    ylabel: str,
+) -> Figure:
+    """Draw a line per curve over bands (name, first, last) of domains, with a cross where a curve's method collapsed.
+
+    Note: only bands that are wide enough for it are named.
+    """
+    palette = colours(curves)
+    with styled():
+        figure, (axes,) = _figure(height=3.6, legend={name: name for name in curves})
+        whole = max((end for _, _, end in bands), default=0.0)
+        for number, (name, start, end) in enumerate(bands):
+            if number % 2:
+                axes.axvspan(start, end, color=INK, alpha=0.06, linewidth=0)
+            if end - start >= whole / 40:
+                text = axes.text((start + end) / 2, 0.02, label(name), transform=axes.get_xaxis_transform(), fontsize=7)
+                text.set(rotation=90, ha="center", va="bottom", alpha=0.7)
+        for name, curve in curves.items():
+            axes.plot(curve.x, curve.y, color=palette[name], linewidth=1.4)
+            if curve.std is not None:
+                axes.fill_between(curve.x, *curve.band, color=palette[name], alpha=0.18, linewidth=0)
+            if at := collapses.get(name):
+                heights = np.interp(at, curve.x, curve.y)
+                axes.plot(at, heights, "X", color=palette[name], markersize=9, markeredgecolor=INK)
+        axes.set_xlim(0, whole or None)
         axes.set_xlabel(label(xlabel))
         axes.set_ylabel(label(ylabel))
     return figure

@@ -99,13 +99,14 @@ def facts(comparison: Comparison) -> list[str]:
     seeds = sorted({record.cell.seed for record in records})
     methods, domains = len(comparison.summary.methods), len(comparison.summary.domains)
     epochs = comparison.runs[0].fact("config", "TEST", "EPOCHS")
-    protocol = f"{comparison.protocol} protocol" if comparison.protocol else ""
+    unit = "stream" if any("windows" in record.info for record in records) else "domain"
+    protocol = f"{comparison.protocol} {'stream' if unit == 'stream' else 'protocol'}" if comparison.protocol else ""
     if comparison.protocol == "offline" and epochs:
         protocol += f", {epochs} epochs"
     found = [
         f"{methods} {plural('method', methods)}",
-        f"{domains} {plural('domain', domains)}",
-        f"{number_range(sizes)} samples per domain" if sizes else "",
+        f"{domains} {plural(unit, domains)}",
+        f"{number_range(sizes)} samples per {unit}" if sizes else "",
         protocol,
         f"{plural('seed', len(seeds))} {', '.join(map(str, seeds))}",
     ]

@@ -49,8 +49,8 @@ def compare_all(comparison: Comparison) -> dict[tuple[str, str], Pair]:
     pairs = {}
     for (first, second), groups in common.items():
         p_value = None
-        if len(groups) == 1:
-            difference = groups[0][1]
+        images, difference = groups[0]
+        if len(groups) == 1 and len(np.unique(images)) == len(images):  # a stream shows an image in every domain
             p_value = mcnemar(int((difference > 0).sum()), int((difference < 0).sum()))[1]
         found = paired_difference(groups, 1 - 0.05 / len(common))
         pair = Pair(first, second, found, len(groups), p_value)

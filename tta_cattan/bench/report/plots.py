@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tta_cattan.bench.report import figures
 from tta_cattan.bench.report.comparison import Comparison
 from tta_cattan.bench.report.figures import Curve
+from tta_cattan.bench.report.streams import StreamFacts, corruption_bands
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import Summary
 from tta_cattan.metrics import ReliabilityBins
@@ -42,6 +43,7 @@ def plots_of(comparison: Comparison) -> list[Plot]:
         _by_domain(comparison.summary),
         _over_epochs(comparison),
         _over_the_stream(comparison),
+        _over_windows(comparison),
         _reliability(comparison),
         _cost(comparison.summary),
         *_dimensions(comparison),
@@ -63,7 +65,7 @@ def _by_domain(summary: Summary) -> Plot | None:
 
 def _over_epochs(comparison: Comparison) -> Plot | None:
     """Return lines of the accuracy in each epoch; a method without epochs is a level."""
-    curves = _curves(comparison, lambda info: [(n, value) for n, value in enumerate(info["epochs"], start=1)])
+    curves = _curves(comparison, lambda record: list(enumerate(record.info["epochs"], start=1)))
     averages = comparison.summary.averages
     level = {
         name: 100 * averages[name, "accuracy"].mean
@@ -82,8 +84,8 @@ def _over_epochs(comparison: Comparison) -> Plot | None:
 def _over_the_stream(comparison: Comparison) -> Plot | None:
     """Return lines of the accuracy of all predictions so far."""
 
-    def running(info: Mapping[str, Any]) -> list[tuple[float, float]]:
-        stream = info["stream"]
+    def running(record: Record) -> list[tuple[float, float]]:
+        stream = record.info["stream"]
         return [(n, right / n) for n, right in zip(stream["seen"], stream["correct"], strict=True)]
 
     curves = _curves(comparison, running)
@@ -91,6 +93,26 @@ def _over_the_stream(comparison: Comparison) -> Plot | None:
         return None
     caption = "Of all predictions so far, mean over the domains; the band is one standard deviation over seeds."
     return Plot("stream", "Accuracy over the stream", caption, figures.lines(curves, "images seen", _POINTS))
+
+
+def _over_windows(comparison: Comparison) -> Plot | None:
+    """Return lines of the accuracy in windows of a stream, over its domains."""
+    found = {
+        name: [facts for record in records if (facts := StreamFacts.of(record))]
+        for name, records in comparison.records.items()
+    }
+    streams = [facts for facts_of_seeds in found.values() for facts in facts_of_seeds]
+    curves = _curves(comparison, _windows)
+    if not curves:
+        return None
+    collapses = {name: [one.collapsed_at[0] for one in seeds if one.collapsed_at] for name, seeds in found.items()}
+    caption = (
+        "Accuracy in windows of the stream, mean over seeds and one standard deviation; the background shows "
+        "its domains. A cross is where a method's predictions first fell into few classes."
+    )
+    bands = corruption_bands(streams[0].bands)
+    figure = figures.stream(curves, bands, collapses, "images seen", _POINTS)
+    return Plot("windows", "Accuracy in windows of the stream", caption, figure)
 
 
 def _reliability(comparison: Comparison) -> Plot | None:
@@ -156,16 +178,22 @@ def _has_dimension(record: Record) -> bool:
     return isinstance(d, int) and isinstance(curve, dict) and {"d", "target", "bound"} <= curve.keys()
 
 
-def _curves(
-    comparison: Comparison, points: Callable[[Mapping[str, Any]], list[tuple[float, float]]]
-) -> dict[str, Curve]:
+def _windows(record: Record) -> Iterable[tuple[float, float]]:
+    """Return the points of a stream; raise where the record has none, as for any damage."""
+    facts = StreamFacts.of(record)
+    if facts is None:
+        raise ValueError("not a stream")
+    return facts.windows
+
+
+def _curves(comparison: Comparison, points: Callable[[Record], Iterable[tuple[float, float]]]) -> dict[str, Curve]:
     """Return a curve per method: the mean over domains per seed, then mean and standard deviation over seeds."""
     curves = {}
     for name, records in comparison.records.items():
         by_seed: dict[int, list[list[tuple[float, float]]]] = {}
         for record in records:
             try:
-                found = [(float(x), float(y)) for x, y in points(record.info)]
+                found = [(float(x), float(y)) for x, y in points(record)]
             except (KeyError, TypeError, ValueError, ZeroDivisionError):
                 continue  # missing or damaged
             by_seed.setdefault(record.cell.seed, []).append(found)

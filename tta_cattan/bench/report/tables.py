@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tta_cattan.bench.report.comparison import Comparison
 from tta_cattan.bench.report.pairs import Pair
+from tta_cattan.bench.report.streams import accuracy_by_domain
 from tta_cattan.bench.results.summary import shown_as
-from tta_cattan.bench.results.table import MISSING, Entry, Table, number_range
+from tta_cattan.bench.results.table import MISSING, Entry, Table, mark_best, number_range
 
 _OVERVIEW = ("accuracy", "ece", "nll", "brier", "images_per_second", "peak_memory", "extra_bytes")
 _ELSEWHERE = ("n", "seconds")  # among the facts, and as images per second
@@ -39,8 +40,21 @@ def _overview(comparison: Comparison) -> Table:
 
 
 def _domains(comparison: Comparison) -> Table:
+    """Return the accuracy on each domain; of a stream, on its domains, all visits of one together."""
+    if by_row := accuracy_by_domain(comparison.records):
+        domains = list(dict.fromkeys(domain for found in by_row.values() for domain in found))
+        show, rows = shown_as("accuracy").show, comparison.summary.methods
+        columns = [[_value(by_row.get(row, {}).get(domain), show) for row in rows] for domain in domains]
+        marked = [mark_best(column, max, show) for column in columns]
+        caption = "Of the predictions made while adapting, all visits of a domain together. Mean over seeds."
+        body = list(zip(map(Entry, rows), *marked, strict=True))
+        return Table(["method", *domains], body, caption, "Accuracy by domain of the stream (%)", "by-domain")
     table = comparison.summary.table()
     return Table(table.heads, table.rows, "Mean over seeds.", "Accuracy by domain (%)", "by-domain")
+
+
+def _value(value: float | None, show: Callable[[float], str]) -> Entry:
+    return Entry(MISSING) if value is None else Entry(show(value), value)
 
 
 def pairs_table(names: list[str], pairs: Mapping[tuple[str, str], Pair]) -> Table:

@@ -22,16 +22,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PREDICTIONS_FOLDER = "predictions"
+CHECKPOINTS_FOLDER = "unfinished"
 COLUMNS = ("index", "prediction", "confidence", "label")
 _MAX_BYTES = 1 << 30
 _ROUNDING = 1e-5  # of a probability in float32
 
 
 def predictions_path(folder: str | os.PathLike[str], cell: Cell, fingerprint: str) -> Path:
-    """Return the path of a cell's predictions: a readable name and a unique hash."""
+    """Return the path of a cell's predictions."""
+    return Path(folder) / PREDICTIONS_FOLDER / f"{_file_name(cell, fingerprint)}.safetensors"
+
+
+def checkpoint_path(folder: str | os.PathLike[str], cell: Cell, fingerprint: str) -> Path:
+    """Return the path of an unfinished cell's checkpoint."""
+    return Path(folder) / CHECKPOINTS_FOLDER / f"{_file_name(cell, fingerprint)}.pt"
+
+
+def _file_name(cell: Cell, fingerprint: str) -> str:
+    """Return a readable name with a unique hash."""
     name = re.sub(r"[^A-Za-z0-9_+.=-]+", "_", f"{cell.label}-{cell.target.label}-{cell.seed}")[:80]
     digest = sha256_text(canonical_json({**asdict(cell), "fingerprint": fingerprint}))[:16]
-    return Path(folder) / PREDICTIONS_FOLDER / f"{name}-{digest}.safetensors"
+    return f"{name}-{digest}"
 
 
 def write_predictions(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:

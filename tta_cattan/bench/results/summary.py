@@ -49,11 +49,17 @@ _METRICS = {
     "ece": Metric("ECE", "{:.2f}".format, min),
     "nll": Metric("NLL", "{:.3f}".format, min),
     "brier": Metric("Brier score", "{:.3f}".format, min),
+    "worst_window": Metric("Accuracy in the worst window of the stream (%)", lambda value: f"{100 * value:.1f}", max),
+    "clean_accuracy": Metric("Accuracy on clean data after the stream (%)", lambda value: f"{100 * value:.1f}", max),
     "seconds": Metric("Seconds", best=min),
     "images_per_second": Metric("Images per second", "{:,.0f}".format, max),
     "peak_memory": Metric("Peak memory (MB)", lambda value: f"{value / 1e6:,.0f}"),
     "extra_bytes": Metric("Kept beside TENT's (kB)", lambda value: f"{value / 1e3:,.1f}"),
 }
+
+
+# The columns that a stream adds to the table for the terminal.
+_STREAM_HEADS = {"worst_window": "worst", "clean_accuracy": "clean"}
 
 
 @dataclass(frozen=True)
@@ -113,12 +119,15 @@ class Summary:
         return self._table([*self.domain_heads(), "avg"], [*columns, self.average_column(metric)])
 
     def to_text(self) -> str:
-        """Return a table for the terminal: accuracy per domain and on average, then the average ECE."""
+        """Return a table for the terminal: accuracy per domain and on average, what streams have, the average ECE."""
         columns = [self.domain_column(domain, "accuracy") for domain in self.domains]
-        columns += [self.average_column(metric, " ({})") for metric in ("accuracy", "ece")]
-        table = self._table([*self.domain_heads(), "avg", "ECE"], columns)
-        note = "accuracy in %; avg and ECE: mean over the domains (standard deviation over seeds)"
-        return "\n".join([table.to_text(), note, *self._warnings(), ""])
+        of_streams = {metric: head for metric, head in _STREAM_HEADS.items() if metric in self.metrics}
+        columns += [self.average_column(metric, " ({})") for metric in ("accuracy", *of_streams, "ece")]
+        table = self._table([*self.domain_heads(), "avg", *of_streams.values(), "ECE"], columns)
+        notes = ["accuracy in %; avg and ECE: mean over the domains (standard deviation over seeds)"]
+        if of_streams:
+            notes = ["accuracy in %; worst: in the worst window of the stream; clean: on clean data after the stream"]
+        return "\n".join([table.to_text(), *notes, *self._warnings(), ""])
 
     def to_csv(self) -> str:
         """Return every cell in long format and full precision (the averages are in the JSON)."""

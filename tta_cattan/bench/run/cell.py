@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from tta_cattan.bench.data import Stream
-from tta_cattan.bench.protocols import run_offline, run_online, run_recovery
+from tta_cattan.bench.data import Stream, stream_of
+from tta_cattan.bench.protocols import accuracy_without_updates, run_offline, run_online, run_recovery, run_stream
 from tta_cattan.bench.results.store import Record
-from tta_cattan.bench.run.cost import Meter, stored_bytes
-from tta_cattan.bench.run.plan import Job
+from tta_cattan.bench.run.cost import Meter, relative_cost, stored_bytes
+from tta_cattan.bench.run.plan import Job, is_stream
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.methods import AdaptationMethod, setup_model
 from tta_cattan.network.copies import copy_for_adaptation, own_free_parameters
@@ -29,6 +29,8 @@ def run_cell(job: Job, setting: Setting) -> Record:
         own_free_parameters(method, source)
         return method
 
+    if is_stream(cfg):
+        return _run_stream_cell(job, setting, make(), meter)
     dataset = setting.benchmark.target(cell.target, cell.seed)
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
@@ -48,6 +50,25 @@ def run_cell(job: Job, setting: Setting) -> Record:
             metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
             info, predictions = {**method.describe(), **evaluation.facts()}, evaluation.predictions()
     return Record(cell, job.fingerprint, metrics, info, predictions)
+
+
+def _run_stream_cell(job: Job, setting: Setting, method: AdaptationMethod, meter: Meter) -> Record:
+    """Compute the one cell of a stream."""
+    cfg, cell = job.cfg, job.cell
+    stream = stream_of(cfg, setting.benchmark, cell.seed, setting.device)
+    with progress(None, None, f"{cell.label} {cell.target.label} seed {cell.seed}") as bar:
+        every = 1
+        if not cfg.STREAM.WAITS:
+            every = relative_cost(method, setting.loaded.model, next(stream.batches())[1].inputs)
+        evaluation = run_stream(method, stream, job.checkpoint, bar.update, every)
+        metrics = {**evaluation.metrics(), **meter.metrics(len(stream.plan), evaluation.earlier_seconds)}
+        metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
+        info = {**method.describe(), **evaluation.facts(), "adapted_every": every}
+        clean = setting.benchmark.clean(cell.seed)
+        if clean is not None:
+            after = Stream(clean, cfg.TEST.BATCH_SIZE, cell.seed, setting.device, cfg.TEST.NUM_WORKERS)
+            metrics["clean_accuracy"] = accuracy_without_updates(method, after, bar.update)
+    return Record(cell, job.fingerprint, metrics, info, evaluation.predictions())
 
 
 def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 import time
@@ -40,9 +41,12 @@ class Meter:
             with suppress(OSError):  # Linux forgets the highest mark when asked to; elsewhere it is the process's
                 (_PROC / "clear_refs").write_text("5")
 
-    def metrics(self, images: int) -> dict[str, float]:
-        """Return the seconds, images per second and, where the system tells it, the peak memory in bytes."""
-        seconds = time.perf_counter() - self._started
+    def metrics(self, images: int, earlier: float = 0.0) -> dict[str, float]:
+        """Return the seconds, images per second and, where the system tells it, the peak memory in bytes.
+
+        ``earlier`` is the time that was spent before an interruption.
+        """
+        seconds = earlier + time.perf_counter() - self._started
         cost = {"seconds": seconds, "images_per_second": images / seconds}
         peak = self._peak_memory()
         return cost if peak is None else {**cost, "peak_memory": peak}
@@ -76,6 +80,22 @@ def tent_bytes(model: nn.Module) -> int:
     """Return what TENT would keep for ``model``; of a model without normalisation layers it is the model alone."""
     kept = copy_for_adaptation(model)
     return stored_bytes(Tent(kept) if affine_parameters(kept)[0] else Source(kept))
+
+
+def relative_cost(method: AdaptationMethod, source: nn.Module, x: Tensor) -> int:
+    """Return how many predictions of the source model one adapting forward costs, rounded up, in operations.
+
+    Note: operations, not seconds, so that the same config gives the same result on every machine. Nothing is changed.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    devices = [x.device] if x.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        with FlopCounterMode(display=False) as adapting:
+            copy.deepcopy(method)(x)
+        with FlopCounterMode(display=False) as predicting, torch.no_grad():
+            copy_for_adaptation(source).eval()(x)
+    return max(1, -(-adapting.get_total_flops() // max(1, predicting.get_total_flops())))
 
 
 def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tta_cattan.bench.results.identity import config_path, describe_run, write_run_file
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import sample_range
-from tta_cattan.bench.run.plan import Row, seeds
+from tta_cattan.bench.run.plan import Row, is_stream, protocol_name, seeds
 from tta_cattan.bench.run.setting import Setting, subspace_hash
 from tta_cattan.config import dump_yaml, to_dict
 from tta_cattan.util.files import sha256_text, write_text
@@ -23,7 +23,7 @@ def run_folder(rows: Sequence[Row], settings: Mapping[str, Setting]) -> Path:
     sweep changes is left out of the rest of the name.
     """
     names = {
-        (row.cfg.CORRUPTION.DATASET, row.cfg.MODEL.ARCH, settings[row.label].loaded.sha256[:8], row.cfg.TEST.PROTOCOL)
+        (row.cfg.CORRUPTION.DATASET, row.cfg.MODEL.ARCH, settings[row.label].loaded.sha256[:8], protocol_name(row.cfg))
         for row in rows
     }
     parts = [values[0] for values in map(list, map(dict.fromkeys, zip(*names, strict=True))) if len(values) == 1]
@@ -52,7 +52,7 @@ def write_description(
             device=str(setting.device),
             source_folder=Path(__file__).parent,
             extra={
-                "protocol": first.TEST.PROTOCOL,
+                "protocol": protocol_name(first),
                 "seeds": seeds(first),
                 "model_origin": setting.loaded.origin,
                 "fingerprints": dict(fingerprints),
@@ -73,10 +73,11 @@ def header_lines(rows: Sequence[Row], settings: Mapping[str, Setting], records: 
     for row in rows:
         cfg = row.cfg
         samples = sample_range(record for record in records if record.cell.label == row.label)
+        unit, how = ("stream", "stream") if is_stream(cfg) else ("domain", "protocol")
         epochs = f", {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL == "offline" else ""
         model = f"{cfg.MODEL.ARCH} (sha256 {settings[row.label].loaded.sha256[:16]})"
         lines.append(
-            f"{cfg.CORRUPTION.DATASET}, {samples} samples per domain; {model}; {cfg.TEST.PROTOCOL} protocol{epochs}, "
+            f"{cfg.CORRUPTION.DATASET}, {samples} samples per {unit}; {model}; {protocol_name(cfg)} {how}{epochs}, "
             f"batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}"
         )
     optimisers = [f"{row.label} {row.cfg.OPTIM.METHOD} {row.cfg.OPTIM.LR:g}" for row in rows]

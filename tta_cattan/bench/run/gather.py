@@ -15,11 +15,12 @@ from tta_cattan.bench.data import benchmark_of
 from tta_cattan.bench.data.adaptation import DomainBenchmark
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import Summary, summarise
-from tta_cattan.bench.run.plan import Row, Sweep, plan_rows, sweeps_of
+from tta_cattan.bench.run.plan import Row, Sweep, is_stream, plan_rows, sweeps_of
 from tta_cattan.bench.run.runner import Outcome, run
 from tta_cattan.bench.run.setting import check_rows
 from tta_cattan.bench.source.model import ensure_trained
 from tta_cattan.config import leaves, load_cfg
+from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -90,6 +91,11 @@ def plan_sources(
     sweeps: Sequence[Sweep] = (),
 ) -> dict[str, list[Row]]:
     """Return the rows of every source domain, all checked before the first model is trained."""
+    if is_stream(benchmark.cfg):
+        raise UserError(
+            f"SETTING = {benchmark.cfg.SETTING!r}: a stream has no source>target pairs; name one source with "
+            "DATA.SOURCE and run `tta-cattan --cfg FILE`"
+        )
     by_source = {
         source: plan_rows(path, [*overrides, "DATA.SOURCE", source], methods, sweeps) for source in benchmark.sources()
     }

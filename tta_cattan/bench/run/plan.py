@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.identity import fingerprint, versions
 from tta_cattan.bench.results.store import Cell, row_label
-from tta_cattan.config import get_defaults, key_names, leaves, load_cfg, method_keys, own_keys, suggestion
+from tta_cattan.config import (
+    RESET_EACH_SHIFT,
+    get_defaults,
+    key_names,
+    leaves,
+    load_cfg,
+    method_keys,
+    own_keys,
+    setting_name,
+    suggestion,
+)
 from tta_cattan.config.declared import SHARED
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.util.errors import UserError
@@ -26,12 +36,16 @@ _REFUSED = {
     "SOURCE.PER_CLASS": _FIT,
     "DATA.SOURCE_DIR": _FIT,
     "MODEL.ADAPTATION": "compare methods with --methods",
+    "SETTING": "each setting has a table of its own; run them one after the other",
     "SAVE_DIR": "a run has one folder",
     "LOG_DEST": "a run has one log",
 }
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[(]*[\])])")
 # What decides the value of a cell besides the weights, the subspace and the files, which are known by their hashes.
 _DECIDING = ("data", "model", "method", "protocol")
+# What a stream is made of; otherwise each domain is a result of its own.
+_IN_STREAM = {"CORRUPTION.TYPE", "CORRUPTION.SEVERITY", "DATA.TARGET"}
+_OF_STREAMS = {"SETTING", "STREAM.ROUNDS", "STREAM.IMBALANCE", "STREAM.WAITS", "TEST.DELTA_DIRICHLET"}
 
 
 @dataclass(frozen=True)
@@ -95,11 +109,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Job:
-    """One cell to compute: its config, and the fingerprint of everything that decides its value."""
+    """One cell to compute: its config, and the fingerprint of everything that decides its value.
+
+    ``checkpoint`` is the file from which a stream resumes.
+    """
 
     cfg: CfgNode
     cell: Cell
     fingerprint: str = ""
+    checkpoint: Path | None = None
 
 
 def plan_rows(
@@ -156,6 +174,7 @@ def cell_fingerprint(
     deciding = {place for place, declared in own.items() if declared.role in _DECIDING}
     if cfg.TEST.PROTOCOL != "recovery":
         deciding -= {place for place in deciding if place.startswith("RECOVERY.")}
+    deciding = deciding | _IN_STREAM if is_stream(cfg) else deciding - _OF_STREAMS
     return fingerprint(
         {
             "config": {place: value for place, value in leaves(cfg) if place in deciding},
@@ -166,6 +185,21 @@ def cell_fingerprint(
             "versions": {name: versions()[name] for name in ("torch", "torchvision", "numpy", "tta-cattan")},
         }
     )
+
+
+def is_stream(cfg: CfgNode) -> bool:
+    """Whether all domains are one stream, and one cell."""
+    return setting_name(cfg.SETTING) != RESET_EACH_SHIFT
+
+
+def protocol_name(cfg: CfgNode) -> str:
+    """Return the name of how the data is seen: the setting of a stream, or the protocol."""
+    return setting_name(cfg.SETTING) if is_stream(cfg) else cfg.TEST.PROTOCOL
+
+
+def cell_domains(cfg: CfgNode, domains: Sequence[Domain]) -> list[Domain]:
+    """Return the domains of a row's cells: the benchmark's, or one that is named after the stream."""
+    return [Domain(protocol_name(cfg))] if is_stream(cfg) else list(domains)
 
 
 def seeds(cfg: CfgNode) -> list[int]:

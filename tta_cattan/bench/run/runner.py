@@ -11,14 +11,15 @@ from typing import NamedTuple
 
 import torch
 
-from tta_cattan.bench.data import Benchmark
+from tta_cattan.bench.data import Benchmark, stream_identity
 from tta_cattan.bench.domain import Domain
+from tta_cattan.bench.results.predictions import checkpoint_path
 from tta_cattan.bench.results.store import Cell, Record, ResultsStore, row_label
 from tta_cattan.bench.results.summary import Summary, summarise
 from tta_cattan.bench.run.cell import one_by_one
 from tta_cattan.bench.run.description import header_lines, run_folder, write_description
 from tta_cattan.bench.run.log import error_line, setup_logging
-from tta_cattan.bench.run.plan import Job, Row, plan_cells
+from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells
 from tta_cattan.bench.run.setting import Setting, check_files, check_rows, prepare_settings, rehearse_rows
 from tta_cattan.util.progress import progress
 
@@ -40,21 +41,20 @@ def dry_run(rows: Sequence[Row]) -> None:
     """Do all of a comparison that can fail on the user's side and nothing that takes long or writes."""
     benchmarks = _checked(rows)
     check_files(rows, benchmarks)
-    cells = plan_cells(rows, [benchmark.domains() for benchmark in benchmarks])
+    cells = plan_cells(rows, _domains(rows, benchmarks))
     logger.info("dry run: %d cells would be computed; the configuration and the data are in order", len(cells))
 
 
 def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
     """Run the comparison of ``rows``."""
     benchmarks = _checked(rows)
-    domains = [benchmark.domains() for benchmark in benchmarks]
     first = rows[0].cfg
     torch.backends.cudnn.benchmark = first.CUDNN.BENCHMARK
     prepared = prepare_settings(rows, benchmarks)
     settings = {row.label: setting for row, setting in zip(rows, prepared, strict=True)}
     fingerprints = {row.label: settings[row.label].fingerprint(row.cfg) for row in rows}
-    jobs = _jobs(plan_cells(rows, domains), settings, fingerprints)
     folder = run_folder(rows, settings)
+    jobs = _jobs(plan_cells(rows, _domains(rows, benchmarks)), settings, fingerprints, folder)
     store = ResultsStore(folder)
     with store.lock():
         setup_logging(folder, first.LOG_DEST)
@@ -74,8 +74,13 @@ def _checked(rows: Sequence[Row]) -> list[Benchmark]:
     return benchmarks
 
 
+def _domains(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> list[list[Domain]]:
+    """Return the domains of each row's cells."""
+    return [cell_domains(row.cfg, benchmark.domains()) for row, benchmark in zip(rows, benchmarks, strict=True)]
+
+
 def _jobs(
-    cells: Sequence[tuple[Row, Cell]], settings: Mapping[str, Setting], fingerprints: Mapping[str, str]
+    cells: Sequence[tuple[Row, Cell]], settings: Mapping[str, Setting], fingerprints: Mapping[str, str], folder: Path
 ) -> list[Job]:
     """Return the cells as jobs, whose fingerprints add the identity of the domain's files, if any, to the row's.
 
@@ -87,8 +92,10 @@ def _jobs(
         benchmark = settings[row.label].benchmark
         key = (id(benchmark), cell.target)
         if key not in known:
-            known[key] = benchmark.identity(cell.target)
-        jobs.append(Job(row.cfg, cell, "-".join(filter(None, (fingerprints[row.label], known[key])))))
+            stream = is_stream(row.cfg)
+            known[key] = stream_identity(row.cfg, benchmark) if stream else benchmark.identity(cell.target)
+        stamp = "-".join(filter(None, (fingerprints[row.label], known[key])))
+        jobs.append(Job(row.cfg, cell, stamp, checkpoint_path(folder, cell, stamp)))
     return jobs
 
 
@@ -116,6 +123,7 @@ def _kept(records: Iterator[Record], store: ResultsStore) -> Iterator[Record]:
     """Yield each record once it is on the disk."""
     for record in records:
         store.append(record)
+        checkpoint_path(store.folder, record.cell, record.fingerprint).unlink(missing_ok=True)
         yield record
 
 

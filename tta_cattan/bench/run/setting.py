@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from tta_cattan.alignment import Subspace
 from tta_cattan.bench.data import Benchmark, Stream, benchmark_of
+from tta_cattan.bench.data.domain_stream import check_stream
 from tta_cattan.bench.models.checkpoints import read_checkpoint
 from tta_cattan.bench.models.zoo import LoadedModel, check_arch, resolve_device, untrained_model
 from tta_cattan.bench.run.cost import tent_bytes
-from tta_cattan.bench.run.plan import Row, cell_fingerprint
+from tta_cattan.bench.run.plan import Row, cell_fingerprint, is_stream
 from tta_cattan.bench.source.fitting import aligning_method, feature_place
 from tta_cattan.bench.source.model import require_trained, source_model
 from tta_cattan.bench.source.subspace import check_source_basis, source_subspace
@@ -62,6 +63,8 @@ def check_rows(rows: Sequence[Row]) -> list[Benchmark]:
         if key not in benchmarks:
             benchmarks[key] = benchmark_of(cfg)
             benchmarks[key].check()
+            if is_stream(cfg):
+                check_stream(cfg, benchmarks[key])
             check_arch(cfg.MODEL.ARCH, benchmarks[key].family)
             resolve_device(cfg.DEVICE)
         check_alike(rows[0], row)

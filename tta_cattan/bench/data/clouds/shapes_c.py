@@ -144,6 +144,10 @@ class ShapesC(CloudBenchmark):
         clouds = make_clouds(TARGET_PER_CLASS, 1, self.cfg.DATA.POINTS, domain.name, domain.severity)
         return balanced(clouds, self.cfg.CORRUPTION.NUM_EX, seed=0)
 
+    def clean(self, seed: int = 0) -> Dataset:
+        """Return the new clouds as they are."""
+        return self.target(Domain("clean"), seed)
+
     def has_source(self) -> bool:
         return True
 

@@ -1,0 +1,137 @@
+"""The batches of a planned stream, read from its domains as they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset, TensorDataset
+
+from tta_cattan.bench.data.benchmark import Benchmark
+from tta_cattan.bench.data.sampling import labels_of
+from tta_cattan.bench.data.stream import Batch, BatchedDataset, Stream
+from tta_cattan.bench.data.stream_plan import Segment, StreamPlan, StreamSetting, plan_stream, sequence_of
+from tta_cattan.bench.domain import Domain
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import sha256_text
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+Opener = Callable[[Domain], Dataset]
+
+
+@dataclass(frozen=True)
+class DomainStream:
+    """A planned stream in batches; ``open`` returns the data set of a domain, of which few are held at once."""
+
+    plan: StreamPlan
+    open: Opener
+    batch_size: int
+    device: torch.device
+    workers: int = 0
+
+    def batches(self, done: int = 0) -> Iterator[tuple[bool, Batch]]:
+        """Yield the batches after the first ``done``, each with whether the method is reset before it.
+
+        Note: the indices of a batch are those in the samples' own domains.
+        """
+        held = lru_cache(maxsize=self.plan.at_once)(self.open)
+        for segment in self.plan.segments:
+            count = -(-len(segment) // self.batch_size)
+            if done >= count:
+                done -= count
+                continue
+            indices = torch.from_numpy(segment.index).split(self.batch_size)
+            stream = self._stream(segment, held).only(range(done, count))
+            for place, batch in enumerate(stream, start=done):
+                yield segment.reset and place == 0, Batch(indices[place], batch.inputs, batch.labels)
+            done = 0
+
+    def _stream(self, segment: Segment, held: Opener) -> Stream:
+        domains = list(dict.fromkeys(self.plan.visits[number] for number in np.unique(segment.visit)))
+        if len(domains) == 1:
+            dataset, places = held(domains[0]), segment.index
+        else:
+            sizes = [len(held(domain)) for domain in domains]
+            starts = np.cumsum([0, *sizes])
+            of_visit = np.array([starts[domains.index(d)] if d in domains else -1 for d in self.plan.visits])
+            places = of_visit[segment.visit] + segment.index
+            in_batches = isinstance(held(domains[-1]), (TensorDataset, BatchedDataset))
+            dataset = Joined(domains, starts, held) if in_batches else ConcatDataset(map(held, domains))
+        return Stream(dataset, self.batch_size, None, self.device, self.workers, sequence=tuple(places.tolist()))
+
+
+class Joined(BatchedDataset):
+    """Domains in memory one after the other, each opened when a sample of it is asked for."""
+
+    def __init__(self, domains: list[Domain], starts: np.ndarray, held: Opener) -> None:
+        self.domains, self.starts, self.held = domains, torch.from_numpy(starts), held
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs and labels at ``indices``."""
+        owner = torch.searchsorted(self.starts, indices, right=True) - 1
+        places, parts = [], []
+        for number in owner.unique().tolist():
+            mine = (owner == number).nonzero()[:, 0]
+            places.append(mine)
+            parts.append(_gather(self.held(self.domains[number]), indices[mine] - self.starts[number]))
+        back = torch.cat(places).argsort()
+        return torch.cat([inputs for inputs, _ in parts])[back], torch.cat([labels for _, labels in parts])[back]
+
+
+def _gather(dataset: Dataset, indices: Tensor) -> tuple[Tensor, Tensor]:
+    if isinstance(dataset, TensorDataset):
+        inputs, labels = dataset.tensors
+        return inputs[indices], labels[indices]
+    return dataset.gather(indices)
+
+
+def stream_of(cfg: CfgNode, benchmark: Benchmark, seed: int, device: torch.device) -> DomainStream:
+    """Return the stream that ``SETTING`` makes of a benchmark's domains."""
+    setting = StreamSetting.of(cfg)
+    visits = sequence_of(benchmark.domains(), setting)
+
+    def open_domain(domain: Domain) -> Dataset:
+        return benchmark.target(domain, seed)
+
+    labels = {domain: _labels(open_domain(domain), setting) for domain in dict.fromkeys(visits)}
+    plan = plan_stream(visits, labels, setting, seed)
+    return DomainStream(plan, open_domain, cfg.TEST.BATCH_SIZE, device, cfg.TEST.NUM_WORKERS)
+
+
+def stream_identity(cfg: CfgNode, benchmark: Benchmark) -> str:
+    """Return what tells the files of all domains of a stream from others; '' where they have none."""
+    visits = dict.fromkeys(sequence_of(benchmark.domains(), StreamSetting.of(cfg)))
+    found = [f"{domain.label}:{identity}" for domain in visits if (identity := benchmark.identity(domain))]
+    return sha256_text(";".join(found))[:12] if found else ""
+
+
+def check_stream(cfg: CfgNode, benchmark: Benchmark) -> None:
+    """Refuse a stream whose domains are not all there, before any long work starts."""
+    visits = sequence_of(benchmark.domains(), StreamSetting.of(cfg))
+    severities = sorted({domain.severity for domain in visits})
+    if severities != sorted({domain.severity for domain in benchmark.domains()}):
+        every = cfg.clone()
+        every.defrost()
+        every.CORRUPTION.SEVERITY = severities
+        type(benchmark)(every).check()
+
+
+def _labels(dataset: Dataset, setting: StreamSetting) -> np.ndarray:
+    """Return a data set's labels; zeros where it does not tell them and the setting does not use them."""
+    found = labels_of(dataset)
+    if found is None and setting.uses_labels:
+        raise UserError(
+            f"SETTING {setting.order}: {type(dataset).__name__} does not tell its labels without reading every sample, "
+            "so its classes cannot be ordered or thinned out"
+        )
+    return np.zeros(len(dataset), dtype=np.int64) if found is None else np.asarray(found, dtype=np.int64)

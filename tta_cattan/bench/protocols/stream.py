@@ -1,0 +1,158 @@
+"""One pass over a stream of domains: predict while adapting, reset only where the setting says so."""
+
+from __future__ import annotations
+
+import io
+import logging
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tta_cattan.bench.data.domain_stream import DomainStream
+from tta_cattan.bench.data.stream import Stream
+from tta_cattan.bench.data.stream_plan import StreamPlan
+from tta_cattan.bench.protocols.evaluation import Evaluation, count_correct
+from tta_cattan.methods.base import AdaptationMethod
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import atomic_path
+
+logger = logging.getLogger(__name__)
+
+WINDOW = 250  # samples
+_SAVE_EVERY = 2000  # samples: a count, so that a run is saved at the same places however fast it is
+
+
+class StreamEvaluation(Evaluation):
+    """The predictions over a stream, in its order, and where it collapsed; an index is that in the sample's domain."""
+
+    def __init__(self, plan: StreamPlan) -> None:
+        super().__init__(online=True)
+        self.plan = plan
+        self.collapses: list[int] = []  # samples seen when each was found
+        self.earlier_seconds = 0.0  # spent before an interruption
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of all predictions, and the accuracy in the worst window.
+
+        Note: only whole windows count, unless there is none.
+        """
+        right, sizes = window_counts(self.correct)
+        shares = [r / n for r, n in zip(right, sizes, strict=True) if n == WINDOW or len(sizes) == 1]
+        return {**super().metrics(), "worst_window": min(shares)}
+
+    def facts(self) -> dict[str, Any]:
+        """Return what figures need: reliability, hits per window and per visit, the bands of the domains, collapses."""
+        visit = torch.from_numpy(self.plan.visit)
+        n_visits = len(self.plan.visits)
+        seen, right = (torch.bincount(one, minlength=n_visits).tolist() for one in (visit, visit[self.correct]))
+        return {
+            "reliability": super().facts()["reliability"],
+            "windows": {"size": WINDOW, "correct": window_counts(self.correct)[0]},
+            "visits": [
+                {"domain": domain.label, "n": n, "correct": hits}
+                for domain, n, hits in zip(self.plan.visits, seen, right, strict=True)
+            ],
+            "bands": [list(band) for band in self.plan.bands],
+            "collapsed_at": self.collapses,
+        }
+
+    def predictions(self) -> dict[str, NDArray[Any]]:
+        """Return the columns in the order of the stream, with the number of each sample's visit."""
+        columns = self.columns()
+        return {**columns, "visit": self.plan.visit.astype("int32")}
+
+
+def window_counts(correct: Tensor, size: int = WINDOW) -> tuple[list[int], list[int]]:
+    """Return the right predictions and the samples of each window; the last may be short."""
+    windows = correct.split(size)
+    return [int(window.sum()) for window in windows], [len(window) for window in windows]
+
+
+def run_stream(
+    method: AdaptationMethod,
+    stream: DomainStream,
+    checkpoint: Path | None = None,
+    on_batch: Callable[[], None] = lambda: None,
+    adapt_every: int = 1,
+) -> StreamEvaluation:
+    """Predict and adapt to each batch once; go on from ``checkpoint`` where there is one, bit for bit.
+
+    With ``adapt_every = n``, the method adapts to every n-th batch and only predicts the others.
+
+    Note: the checkpoint stays until its owner has stored the result.
+    """
+    evaluation = StreamEvaluation(stream.plan)
+    done = 0 if checkpoint is None else _resume(checkpoint, method, evaluation)
+    started, every = time.perf_counter(), -(-_SAVE_EVERY // stream.batch_size)
+    for number, (reset, batch) in enumerate(stream.batches(done), start=done + 1):
+        if reset:
+            method.reset()
+        before = method.safety.collapses
+        adapting = (number - 1) % adapt_every == 0
+        logits = method(batch.inputs) if adapting else method.predict(batch.inputs)
+        evaluation.add(batch.indices, logits, batch.labels)
+        if method.safety.collapses > before:
+            evaluation.collapses.append(evaluation.count)
+        if checkpoint is not None and number % every == 0:
+            seconds = evaluation.earlier_seconds + time.perf_counter() - started
+            _save(checkpoint, method, evaluation, number, seconds)
+        on_batch()
+    return evaluation
+
+
+def accuracy_without_updates(
+    method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None] = lambda: None
+) -> float:
+    """Return the accuracy on a data set of the method as it is."""
+    right = 0
+    for batch in stream:
+        right += count_correct(method.predict(batch.inputs), batch.labels)
+        on_batch()
+    return right / len(stream.dataset)
+
+
+def _save(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation, done: int, seconds: float) -> None:
+    """Write all that the rest of the stream depends on."""
+    state = {
+        "done": done,
+        "seconds": seconds,
+        "method": dict(method.state_dict()),
+        "evaluation": evaluation.parts(),
+        "collapses": evaluation.collapses,
+        "generator": torch.get_rng_state(),
+        "cuda_generators": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+    content = io.BytesIO()  # torch.save does not report a full disk as such
+    torch.save(state, content)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content.getbuffer())
+
+
+def _resume(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation) -> int:
+    """Load a checkpoint and return the number of finished batches; 0 where there is none or it is damaged."""
+    if not path.is_file():
+        return 0
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        done, parts = int(state["done"]), tuple(state["evaluation"])
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, TypeError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        logger.warning("the checkpoint %s cannot be read (%s): the stream starts again", path, reason)
+        return 0
+    try:
+        method.load_state_dict(state["method"])
+    except (RuntimeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the checkpoint {path} is of another version of the method: delete it") from error
+    evaluation.restore(parts)
+    evaluation.collapses, evaluation.earlier_seconds = list(state["collapses"]), float(state["seconds"])
+    torch.set_rng_state(state["generator"])
+    if state["cuda_generators"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda_generators"])
+    logger.info("resuming the stream after %d batches (%s)", done, path)
+    return done

@@ -1,0 +1,67 @@
+"""What records say about a stream: accuracy in windows and per domain, the bands of its domains, collapses."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tta_cattan.bench.results.store import Record
+
+
+@dataclass(frozen=True)
+class StreamFacts:
+    """One stream: (middle, accuracy) of its windows, accuracy by domain, bands (domain, first, last), collapses."""
+
+    windows: tuple[tuple[float, float], ...]
+    domains: Mapping[str, float]
+    bands: tuple[tuple[str, int, int], ...]
+    collapsed_at: tuple[int, ...]
+
+    @classmethod
+    def of(cls, record: Record) -> StreamFacts | None:
+        """Return the facts of a record, or None where it is not of a stream or is damaged."""
+        try:
+            info, n = record.info, int(record.metrics["n"])
+            size, hits = int(info["windows"]["size"]), info["windows"]["correct"]
+            starts = range(0, n, size)
+            windows = tuple(
+                ((start + min(start + size, n)) / 2, right / (min(start + size, n) - start))
+                for start, right in zip(starts, hits, strict=True)
+            )
+            seen: dict[str, int] = {}
+            right_of: dict[str, int] = {}
+            for visit in info["visits"]:
+                name = str(visit["domain"])
+                seen[name] = seen.get(name, 0) + int(visit["n"])
+                right_of[name] = right_of.get(name, 0) + int(visit["correct"])
+            domains = {name: right_of[name] / seen[name] for name in seen}
+            names = [str(visit["domain"]) for visit in info["visits"]]
+            bands = [(name, int(a), int(b)) for name, (a, b) in zip(names, info["bands"], strict=False)]
+            return cls(windows, domains, tuple(bands), tuple(int(at) for at in info["collapsed_at"]))
+        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+            return None
+
+
+def corruption_bands(bands: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """Return the bands with neighbouring severities of one corruption joined: fog1, fog2 and so on are fog."""
+    joined: list[tuple[str, int, int]] = []
+    for label, start, end in bands:
+        name = re.sub(r"[1-5]$", "", label)
+        if joined and joined[-1][0] == name:
+            joined[-1] = (name, joined[-1][1], end)
+        else:
+            joined.append((name, start, end))
+    return joined
+
+
+def accuracy_by_domain(records: Mapping[str, Iterable[Record]]) -> dict[str, dict[str, float]]:
+    """Return each row's accuracy per domain of the stream, all visits together, mean over seeds; {} without streams."""
+    found: dict[str, dict[str, float]] = {}
+    for name, its_records in records.items():
+        streams = [facts for record in its_records if (facts := StreamFacts.of(record))]
+        if streams:
+            shared = [d for d in streams[0].domains if all(d in facts.domains for facts in streams)]
+            found[name] = {d: statistics.fmean(facts.domains[d] for facts in streams) for d in shared}
+    return found
