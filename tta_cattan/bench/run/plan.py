@@ -21,6 +21,7 @@ from tta_cattan.config import (
     method_keys,
     own_keys,
     setting_name,
+    shared_keys,
     suggestion,
 )
 from tta_cattan.config.declared import SHARED
@@ -43,8 +44,7 @@ _REFUSED = {
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[(]*[\])])")
 # What decides the value of a cell besides the weights, the subspace and the files, which are known by their hashes.
 _DECIDING = ("data", "model", "method", "protocol")
-# What a stream is made of; otherwise each domain is a result of its own.
-_IN_STREAM = {"CORRUPTION.TYPE", "CORRUPTION.SEVERITY", "DATA.TARGET"}
+# Without a stream, each domain is a result of its own and these decide nothing.
 _OF_STREAMS = {"SETTING", "STREAM.ROUNDS", "STREAM.IMBALANCE", "STREAM.WAITS", "TEST.DELTA_DIRICHLET"}
 
 
@@ -174,7 +174,7 @@ def cell_fingerprint(
     deciding = {place for place, declared in own.items() if declared.role in _DECIDING}
     if cfg.TEST.PROTOCOL != "recovery":
         deciding -= {place for place in deciding if place.startswith("RECOVERY.")}
-    deciding = deciding | _IN_STREAM if is_stream(cfg) else deciding - _OF_STREAMS
+    deciding = deciding | set(shared_keys("selection")) if is_stream(cfg) else deciding - _OF_STREAMS
     return fingerprint(
         {
             "config": {place: value for place, value in leaves(cfg) if place in deciding},
