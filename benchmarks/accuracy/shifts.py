@@ -49,13 +49,13 @@ class CleanImages(Benchmark):
         return [Domain("clean")]
 
     def target(self, domain: Domain, seed: int = 0) -> TensorDataset:
-        return first(load_npz(Path(self.cfg.DATA_DIR) / "clean.npz"), self.cfg.CORRUPTION.NUM_EX)
+        return first(load_npz(Path(self.cfg.DATA_DIR) / "clean.npz", self.num_classes), self.cfg.CORRUPTION.NUM_EX)
 
     def has_source(self) -> bool:
         return bool(self.cfg.DATA.SOURCE_DIR)
 
     def source(self) -> TensorDataset:
-        return load_npz(self.cfg.DATA.SOURCE_DIR)
+        return load_npz(self.cfg.DATA.SOURCE_DIR, self.num_classes)
 
     def describe_source(self) -> dict[str, object]:
         return {"name": "CIFAR-10 train", "from": Path(self.cfg.DATA.SOURCE_DIR).name}
@@ -94,9 +94,10 @@ def make_digits(data: Path, out: Path) -> None:
 
 
 def _write_digits(path: Path, x: np.ndarray, y: np.ndarray) -> None:
-    """Write all images as the test part of a digits file."""
+    """Write all images as a digits file, half of them as its training part; a target has both."""
     with atomic_path(path) as temporary, temporary.open("wb") as target:
-        np.savez(target, x_train=x[:0], y_train=y[:0], x_test=x, y_test=y)
+        half = len(x) // 2
+        np.savez(target, x_train=x[:half], y_train=y[:half], x_test=x[half:], y_test=y[half:])
 
 
 def make_imagenet(data: Path, out: Path, size: int) -> None:

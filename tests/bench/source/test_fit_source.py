@@ -263,7 +263,7 @@ def test_the_file_says_nothing_of_single_images_and_leaves_the_mean_out_on_reque
         assert len(content) == 8 + length + 4 * numbers, "and nothing after it"
         assert set(told) == {"format", "count", "centered", "layer", "provenance"}
         assert set(json.loads(told["provenance"])) <= {
-            "model", "weights_sha256", "data", "n", "per_class", "seed", "centering", "versions", "classifier",
+            "model", "weights_sha256", "data", "n", "per_class", "seed", "centering", "versions", "layer",
         }  # fmt: skip
         assert str(tmp_path) not in told["provenance"] and str(Path.home()) not in told["provenance"]
 
