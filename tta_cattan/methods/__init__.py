@@ -20,6 +20,7 @@ from tta_cattan.methods.shot import Shot
 from tta_cattan.methods.ip import IP
 from tta_cattan.methods.cattan import CATTAn
 from tta_cattan.methods.cattan_plus import CATTAnPlus
+from tta_cattan.methods.cattan_forward import CATTAnForward
 # isort: on
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
     "AdaptationMethod",
     "Batches",
     "CATTAn",
+    "CATTAnForward",
     "CATTAnPlus",
     "Norm",
     "Shot",

@@ -66,6 +66,7 @@ class AdaptationMethod(nn.Module):
     keys: ClassVar[dict[str, Key]] = {}
     adapts: ClassVar[bool] = True  # whether forward updates anything; False needs no normalisation layers
     needs_images: ClassVar[bool] = False
+    source_argument: ClassVar[str] = "source_subspace"  # of the constructor: what it knows of the source's data
 
     steps: int = key(1, "updates per batch", at_least(1), origin="TENT", at="OPTIM.STEPS")
     lr: float = key(1e-3, "learning rate", at_least(0), origin="TENT", at="OPTIM.LR")
@@ -169,8 +170,8 @@ class AdaptationMethod(nn.Module):
     ) -> AdaptationMethod:
         """Build the method from a config; what is not this method's concern is ignored."""
         options = {name: cls.value_in(cfg, name) for name, declared in cls.keys.items() if not declared.config_only}
-        subspace = cls.source_in(cfg, source_subspace)
-        return cls(model, num_classes=num_classes, source_subspace=subspace, **options)
+        source = cls.source_in(cfg, source_subspace)
+        return cls(model, num_classes=num_classes, **{cls.source_argument: source}, **options)
 
     @classmethod
     def place_of(cls, name: str) -> str:
