@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,9 @@ from tta_cattan.util.state import stateful
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
+
+Colours = dict[str, tuple[Tensor, Tensor, Tensor]]
+Distance = Callable[[Tensor, Tensor], Tensor]
 
 # A domain that is known from so many images absorbs only every so many-th batch.
 _SETTLED, _EVERY = 512, 4
@@ -116,13 +119,15 @@ class CATTAnForward(AdaptationMethod):
     node = "CATTAN_FORWARD"
     adapts = False  # no parameter is free
     source_argument = "source_moments"
-    blend_scale = 0.02
 
-    channels: int = key(128, "most channels of a layer with a full covariance; 0 = means and variances only", at_least(0))
+    channels: int = key(
+        128, "most channels of a layer with a full covariance; 0 = means and variances only", at_least(0)
+    )
     slots: int = key(8, "domains that are remembered; the one not met for longest makes room", at_least(1))
     memory: int = key(1000, "images that the moments of a domain remember", at_least(1))
     near: float = key(0.1, "distance of signatures up to which a batch is of the source", at_least(0))
     far: float = key(1e3, "distance of signatures beyond which an image is rubbish", above(0))
+    scale: float = key(0.02, "divergence from the source at which a layer goes halfway to the target", above(0))
     skew: float = key(1.0, "weight of unequal class frequencies as the cause of a shift", at_least(0))
     source_moments: str = key(
         "auto",
@@ -165,8 +170,8 @@ class CATTAnForward(AdaptationMethod):
         layers = batch_norms(model)
         if not layers:
             raise UserError(
-                f"{type(model).__name__} has no BatchNorm with running statistics, and {self.title} aligns nothing else: "
-                "choose another method (MODEL.ADAPTATION tent, cattan, cattan_plus)"
+                f"{type(model).__name__} has no BatchNorm with running statistics, and {self.title} aligns nothing "
+                "else: choose another method (MODEL.ADAPTATION tent, cattan, cattan_plus)"
             )
         given = self.source_subspace
         if given is not None and not isinstance(given, SourceMoments):
@@ -174,7 +179,8 @@ class CATTAnForward(AdaptationMethod):
                 f"source_moments is {type(given).__name__} {str(given)[:60]!r}: give SourceMoments, from "
                 "fit_source_moments(model, source_batches) or SourceMoments.load(file)"
             )
-        for name, mean in given.mean.items() if given is not None else ():
+        means: Mapping[str, Tensor] = {} if given is None else given.mean
+        for name, mean in means.items():
             if name not in layers or layers[name].num_features != len(mean):
                 raise UserError(
                     f"the source moments have {len(mean)} channels at the layer {name!r}, which "
@@ -183,8 +189,13 @@ class CATTAnForward(AdaptationMethod):
                 )
         device = next(iter(layers.values())).running_mean.device
         self.source = None if given is None else given.to(device)
-        full = [] if self.source is None else [name for name, c in self.source.cov.items() if len(c) <= self.channels]
-        self._colours = {name: matrix_power(with_ridge(self.source.cov[name]), 0.5) for name in full}
+        self.classes: Mapping[str, float] = {} if self.source is None else self.source.classes
+        self.colours: Colours = {} if self.source is None else self._colours(self.source)
+
+    def _colours(self, source: SourceMoments) -> Colours:
+        """Return ``m``, ``C`` and ``(C + r I)^1/2`` of the layers that have a full covariance."""
+        few = {name: cov for name, cov in source.cov.items() if len(cov) <= self.channels}
+        return {name: (source.mean[name], cov, matrix_power(with_ridge(cov), 0.5)) for name, cov in few.items()}
 
     def new_target(self, known: Any) -> ForwardTarget:
         """Return a target without a domain."""
@@ -230,8 +241,8 @@ class CATTAnForward(AdaptationMethod):
             return running_signature(layer, size)
         if len(self.source.signature) != size:
             raise UserError(
-                f"the source moments have a signature of {len(self.source.signature)} numbers, and the first layer gives "
-                f"{size}: they were made for another model. Make some for this one with `tta-cattan fit-source`"
+                f"the source moments have a signature of {len(self.source.signature)} numbers, and the first layer "
+                f"gives {size}: they were made for another model. Make some for this one with `tta-cattan fit-source`"
             )
         return self.source.signature, self.source.precision
 
@@ -291,8 +302,8 @@ class _Pass:
                 self.choose(layer, signatures(x))
             if self.made is not None and id(x) in self.made and self.made[id(x)][0]() is x:
                 self.target.producers[name] = self.made[id(x)][1]
-            if self.absorbs:
-                self.absorb(name, layer, x)
+            if self.domain is not None and self.absorbs:
+                self.absorb(self.domain, name, layer, x)
         found = None if self.domain is None else self.domain.maps.get(name)
         return own_forward(layer)(x) if found is None else normalized(layer, x, *found)
 
@@ -332,7 +343,9 @@ class _Pass:
             if self.domain is not None:
                 self.plan(self.domain, images)
 
-    def smoothed(self, signature: Tensor, n: float, distance: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, float]:
+    def smoothed(
+        self, signature: Tensor, n: float, distance: Callable[[Tensor, Tensor], Tensor]
+    ) -> tuple[Tensor, float]:
         """Return the mean signature of the last 16 images, or of those since it jumped."""
         target = self.target
         before = target.recent_count
@@ -363,9 +376,9 @@ class _Pass:
             self.maps = domain.fresh >= _REFRESH * domain.count
             domain.fresh = 0.0 if self.maps else domain.fresh
 
-    def absorb(self, name: str, layer: _BatchNorm, x: Tensor) -> None:
+    def absorb(self, domain: Domain, name: str, layer: _BatchNorm, x: Tensor) -> None:
         """Move a layer's moments by a batch, and its map by them."""
-        domain, full = self.domain, name in self.method._colours
+        full = name in self.method.colours
         rows = sampled(x if self.kept is None else x[self.kept])
         moments = domain.moments.get(name)
         if moments is None:
@@ -375,20 +388,18 @@ class _Pass:
         else:
             moments.absorb(rows, self.share)
         if self.maps and name in domain.moments and domain.count >= _FEWEST:
-            self.map(name, layer, moments)
+            self.map(domain, name, layer, moments)
 
-    def map(self, name: str, layer: _BatchNorm, moments: Moments) -> None:
+    def map(self, domain: Domain, name: str, layer: _BatchNorm, moments: Moments) -> None:
         """Make a layer's map from its moments; a layer that has not moved needs none."""
-        domain, method = self.domain, self.method
+        method = self.method
         mean, var = layer.running_mean.float(), layer.running_var.float()
-        classes = 0.0 if method.source is None else method.source.classes.get(name, 0.0)
-        composition = method.skew * domain.skew() * classes
-        weight = shift_weight(moments, mean, var + layer.eps, domain.count, composition, method.blend_scale)
-        if weight == 0:
+        composition = method.skew * domain.skew() * method.classes.get(name, 0.0)
+        weight = shift_weight(moments, mean, var + layer.eps, domain.count, composition, method.scale)
+        if not weight > 0:
             domain.maps.pop(name, None)
-        elif name in method._colours:
-            source = method.source.mean[name], method.source.cov[name], method._colours[name]
-            domain.maps[name] = recolouring(moments, *source, weight, domain.count)
+        elif name in method.colours:
+            domain.maps[name] = recolouring(moments, *method.colours[name], weight, domain.count)
         else:
             domain.maps[name] = torch.lerp(mean, moments.mean, weight), torch.lerp(var, moments.var, weight)
 
@@ -423,16 +434,14 @@ def watch_producers(model: nn.Module, made: dict[int, tuple[Any, str]] | None) -
     """Note in ``made`` which convolution or linear layer gave each tensor; None: watch nothing."""
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
     handles = []
+    if made is not None:
+        for name, module in model.named_modules():
 
-    def note(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(_: nn.Module, args: Any, output: Tensor) -> None:
-            made[id(output)] = weakref.ref(output), name
+            def note(_: nn.Module, args: Any, output: Tensor, name: str = name) -> None:
+                made[id(output)] = weakref.ref(output), name
 
-        return hook
-
-    for name, module in model.named_modules() if made is not None else ():
-        if isinstance(module, kinds):
-            handles.append(module.register_forward_hook(note(name)))
+            if isinstance(module, kinds):
+                handles.append(module.register_forward_hook(note))
     try:
         yield
     finally:
