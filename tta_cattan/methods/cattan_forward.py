@@ -46,7 +46,7 @@ _REFRESH = 1 / 16  # share of new images at which the maps are computed again
 _FEWEST = 4  # images of a domain before anything is done about it
 _WINDOW = 16  # images that smaller batches are judged by
 _JUMP = 4.0  # distance at which the window begins anew
-_PREDICTIONS = 500.0  # that the class frequencies of a domain remember
+_PREDICTIONS, _LAST = 500.0, 128.0  # that the class frequencies of a domain remember, and those across domains
 
 
 @stateful
@@ -67,22 +67,6 @@ class Domain:
     moments: dict[str, Moments] = field(default_factory=dict)
     maps: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def skew(self) -> float:
-        """Return how far the class frequencies are from equal: 0 for equal ones, 1 for a single class."""
-        if self.frequencies is None:
-            return 0.0
-        total = float(self.frequencies.sum())
-        classes = len(self.frequencies)
-        share = self.frequencies / max(total, 1.0)
-        return max(0.0, float((share - 1 / classes).square().sum()) / (1 - 1 / classes) - 1 / max(total, 1.0))
-
-    def predicted(self, logits: Tensor) -> None:
-        """Add the predictions of a batch to the class frequencies."""
-        added = logits.float().softmax(1).sum(0)
-        if torch.isfinite(added).all():
-            past = 0.0 if self.frequencies is None else self.frequencies * max(0.0, 1 - len(logits) / _PREDICTIONS)
-            self.frequencies = past + added
-
 
 @stateful
 @dataclass
@@ -94,12 +78,39 @@ class ForwardTarget(Target):
     clock: int = 0
     recent: Tensor | None = None  # mean signature of the last small batches
     recent_count: float = 0.0
+    frequencies: Tensor | None = None  # of the classes predicted last, in whatever domain
     producers: dict[str, str] = field(default_factory=dict)  # the convolution directly before each layer
 
     @property
     def domain(self) -> Domain | None:
         """The domain at hand; None for the source."""
         return self.domains[self.current] if self.current >= 0 else None
+
+    def predicted(self, domain: Domain | None, logits: Tensor) -> None:
+        """Add the predictions of a batch to the class frequencies, the domain's and the last ones."""
+        found = logits.float().softmax(1)
+        if torch.isfinite(found).all():
+            self.frequencies = decayed(self.frequencies, found, _LAST)
+            if domain is not None:
+                domain.frequencies = decayed(domain.frequencies, found, _PREDICTIONS)
+
+    def skew(self, domain: Domain) -> float:
+        """Return the skew of a domain's classes; before its first predictions, that of the last ones."""
+        return skew_of(self.frequencies if domain.frequencies is None else domain.frequencies)
+
+
+def decayed(past: Tensor | None, found: Tensor, memory: float) -> Tensor:
+    """Return sums of predictions (n x K) that forget after about ``memory`` samples."""
+    return found.sum(0) if past is None else past * max(0.0, 1 - len(found) / memory) + found.sum(0)
+
+
+def skew_of(frequencies: Tensor | None) -> float:
+    """Return how far frequencies are from equal, beyond chance: 0 for equal ones, 1 for a single class."""
+    if frequencies is None:
+        return 0.0
+    total, classes = float(frequencies.sum()), len(frequencies)
+    share = frequencies / total
+    return max(0.0, float((share - 1 / classes).square().sum()) / (1 - 1 / max(classes, 2)) - 1 / total)
 
 
 @ADAPTATION_REGISTRY.register("cattan_forward")
@@ -128,7 +139,7 @@ class CATTAnForward(AdaptationMethod):
     near: float = key(0.1, "distance of signatures up to which a batch is of the source", at_least(0))
     far: float = key(1e3, "distance of signatures beyond which an image is rubbish", above(0))
     scale: float = key(0.02, "divergence from the source at which a layer goes halfway to the target", above(0))
-    skew: float = key(1.0, "weight of unequal class frequencies as the cause of a shift", at_least(0))
+    skew: float = key(10.0, "weight of unequal class frequencies as the cause of a shift", at_least(0))
     source_moments: str = key(
         "auto",
         "'auto' = the file in CKPT_DIR, fitted and cached where the benchmark has source data; 'none' = the model's "
@@ -231,8 +242,8 @@ class CATTAnForward(AdaptationMethod):
         passing = _Pass(self, adapting)
         with watch_producers(self.model, passing.made), replaced_forward(layers, passing.forward):
             logits = super().infer(x, adapting)
-        if adapting and passing.domain is not None:
-            passing.domain.predicted(logits if passing.kept is None else logits[passing.kept])
+        if adapting and passing.usable:
+            self.target.predicted(passing.domain, logits if passing.kept is None else logits[passing.kept])
         return logits
 
     def source_signature(self, layer: _BatchNorm, size: int) -> tuple[Tensor, Tensor]:
@@ -288,7 +299,7 @@ class _Pass:
         self.method, self.target, self.adapting = method, method.target, adapting
         self.domain: Domain | None = None
         self.kept: Tensor | None = None  # images that are not rubbish; None: all
-        self.absorbs = self.maps = False
+        self.usable = self.absorbs = self.maps = False
         self.share = 1.0
         self.begun = False
         # Which convolution gave which tensor: looked at once per target.
@@ -319,7 +330,8 @@ class _Pass:
         if not usable.all():
             self.kept, found = usable, found[usable]
         n = float(len(found))
-        if not n:
+        self.usable = n > 0
+        if not self.usable:
             return
         images, signature = n, found.mean(0)
         target = self.target
@@ -394,7 +406,7 @@ class _Pass:
         """Make a layer's map from its moments; a layer that has not moved needs none."""
         method = self.method
         mean, var = layer.running_mean.float(), layer.running_var.float()
-        composition = method.skew * domain.skew() * method.classes.get(name, 0.0)
+        composition = method.skew * self.target.skew(domain) * method.classes.get(name, 0.0)
         weight = shift_weight(moments, mean, var + layer.eps, domain.count, composition, method.scale)
         if not weight > 0:
             domain.maps.pop(name, None)
