@@ -25,6 +25,8 @@ AT_LEAST_ZERO = [
     "CATTAN_PLUS.LAMBDA_CB",
     "CATTAN_PLUS.LAMBDA_ALIGN",
     "CATTAN_PLUS.PHI_LR",
+    "CATTAN_FORWARD.NEAR",
+    "CATTAN_FORWARD.SKEW",
     "TENT_PLUS.LAMBDA_CB",
     "SHOT.LAMBDA_PL",
     "IP.LAMBDA_LR",
@@ -36,7 +38,7 @@ RANGES = [
     *((key, [0.0, 1e9], [BELOW], "must be >= 0") for key in AT_LEAST_ZERO),
     *(
         (key, [0], [-1], "must be >= 0")
-        for key in ("CATTAN.D", "CATTAN_PLUS.D", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS")
+        for key in ("CATTAN.D", "CATTAN_PLUS.D", "CATTAN_FORWARD.CHANNELS", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS")
     ),
     *(
         (key, [1, 10**6], [0, -1], "must be >= 1")
@@ -45,6 +47,8 @@ RANGES = [
             "TEST.BATCH_SIZE",
             "TEST.EPOCHS",
             "SAFETY.WINDOW",
+            "CATTAN_FORWARD.SLOTS",
+            "CATTAN_FORWARD.MEMORY",
         )
     ),
     *((f"{node}.WIDTH", [1, 1024], [0, 10**9], "must be in [1, 1024]") for node in ("CATTAN_PLUS", "IP")),
@@ -68,6 +72,8 @@ RANGES = [
     ("RECOVERY.FRACTION", [1e-9, 1.0], [0.0, 1.001], "must be in (0, 1]"),
     ("BN.EPS", [1e-12], [0.0, BELOW], "must be > 0"),
     ("BN.BLEND_SCALE", [1e-12, 9.0], [0.0, BELOW], "must be > 0"),
+    ("CATTAN_FORWARD.SCALE", [1e-12, 9.0], [0.0, BELOW], "must be > 0"),
+    ("CATTAN_FORWARD.FAR", [1e-12, 1e9], [0.0, BELOW], "must be > 0"),
     ("CATTAN.EPSILON", [1e-12], [0.0, BELOW], "must be > 0"),
     ("BN.MOM", [0.0, 1.0], [BELOW, 1.001], "must be in [0, 1]"),
     ("OPTIM.BETA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
@@ -128,6 +134,7 @@ NOT_EMPTY = [
     "MODEL.ADAPTATION",
     "CORRUPTION.DATASET",
     "CATTAN.SOURCE_BASIS",
+    "CATTAN_FORWARD.SOURCE_MOMENTS",
     "SAVE_DIR",
     "DATA_DIR",
     "CKPT_DIR",

@@ -40,7 +40,7 @@ from tta_cattan.util.state import pack, unpack
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from tta_cattan.alignment import Subspace
+    from tta_cattan.alignment import SourceMoments, Subspace
 
 # Unlabelled target data as a method sees it: (indices, inputs), again and again in the same order.
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -64,6 +64,7 @@ class AdaptationMethod(nn.Module):
     keys: ClassVar[dict[str, Key]] = {}
     adapts: ClassVar[bool] = True  # whether forward updates anything; False needs no normalisation layers
     needs_images: ClassVar[bool] = False
+    source_argument: ClassVar[str] = "source_subspace"  # of the constructor: what it knows of the source's data
 
     steps: int = key(1, "updates per batch", at_least(1), origin="TENT", at="OPTIM.STEPS")
     lr: float = key(1e-3, "learning rate", at_least(0), origin="TENT", at="OPTIM.LR")
@@ -135,7 +136,7 @@ class AdaptationMethod(nn.Module):
         *,
         optimizer: OptimizerFactory | str | None = None,
         num_classes: int | None = None,
-        source_subspace: Subspace | None = None,
+        source_subspace: Subspace | SourceMoments | None = None,
         **options: Any,
     ) -> None:
         """Configure ``model``; the options are the class's keys, checked as in a config.
@@ -150,7 +151,8 @@ class AdaptationMethod(nn.Module):
         for name, value in self.accepted_options(options).items():
             setattr(self, name, value)
         self.make_optimizer = optimizer or self._optimizer_by_options()
-        self.num_classes, self.source_subspace = num_classes, source_subspace
+        self.num_classes = num_classes
+        self.source_subspace: Any = source_subspace  # which kind, the method checks
         self.precision = Precision(self.mixed_precision)
         self.safety = Safety(self.on_collapse, self.on_divergence, self.collapse_window)
         self.target = Target()
@@ -189,12 +191,12 @@ class AdaptationMethod(nn.Module):
         model: nn.Module,
         cfg: CfgNode,
         num_classes: int | None = None,
-        source_subspace: Subspace | None = None,
+        source_subspace: Subspace | SourceMoments | None = None,
     ) -> AdaptationMethod:
         """Build the method from a config; what is not this method's concern is ignored."""
         options = {name: cls.value_in(cfg, name) for name, declared in cls.keys.items() if not declared.config_only}
-        subspace = cls.source_in(cfg, source_subspace)
-        return cls(model, num_classes=num_classes, source_subspace=subspace, **options)
+        source = cls.source_in(cfg, source_subspace)
+        return cls(model, num_classes=num_classes, **{cls.source_argument: source}, **options)
 
     @classmethod
     def place_of(cls, name: str) -> str:
@@ -209,8 +211,8 @@ class AdaptationMethod(nn.Module):
         return cfg
 
     @classmethod
-    def source_in(cls, cfg: CfgNode, given: Subspace | None) -> Subspace | None:
-        """Return the source subspace of a method that aligns: the given one, or what the config names."""
+    def source_in(cls, cfg: CfgNode, given: Any) -> Any:
+        """Return what a method that aligns knows of the source: the given, or what the config names."""
         return None
 
     @classmethod
