@@ -50,7 +50,7 @@ _PREDICTIONS, _LAST = 500.0, 128.0  # that the class frequencies of a domain rem
 
 
 @stateful
-@dataclass
+@dataclass(eq=False)  # tensors have no one truth
 class Domain:
     """One target domain: its signature, its moments at each layer, and the maps that were made of them.
 
@@ -200,7 +200,9 @@ class CATTAnForward(AdaptationMethod):
                 )
         device = next(iter(layers.values())).running_mean.device
         self.source = None if given is None else given.to(device)
-        self.classes: Mapping[str, float] = {} if self.source is None else self.source.classes
+        # Without source data: what one class moves most layers of CIFAR and ImageNet models by.
+        usual = dict.fromkeys(layers, 0.02)
+        self.classes: Mapping[str, float] = usual if self.source is None else self.source.classes
         self.colours: Colours = {} if self.source is None else self._colours(self.source)
 
     def _colours(self, source: SourceMoments) -> Colours:
@@ -340,7 +342,10 @@ class _Pass:
         from_source = float(distance(signature, centre)) - 1 / n
         distances = [float(distance(signature, d.signature)) - 1 / n - 1 / d.signature_count for d in target.domains]
         place = min(range(len(distances)), key=distances.__getitem__, default=-1)
-        if from_source <= self.method.near + 0.5 / n:
+        near = self.method.near + 0.5 / n
+        if self.method.source is None:  # one class looks like another domain to a signature that nobody has fitted
+            near += 0.5 * skew_of(target.frequencies)
+        if from_source <= near:
             place = -1
         elif place < 0 or distances[place] > max(self.method.near, 0.5 * from_source):
             place = self.begin(signature, n) if self.adapting else -1
