@@ -50,7 +50,7 @@ _PREDICTIONS, _LAST = 500.0, 128.0  # that the class frequencies of a domain rem
 
 
 @stateful
-@dataclass
+@dataclass(eq=False)  # tensors have no one truth
 class Domain:
     """One target domain: its signature, its moments at each layer, and the maps that were made of them.
 
@@ -200,7 +200,9 @@ class CATTAnForward(AdaptationMethod):
                 )
         device = next(iter(layers.values())).running_mean.device
         self.source = None if given is None else given.to(device)
-        self.classes: Mapping[str, float] = {} if self.source is None else self.source.classes
+        # Without source data: what one class moves most layers of CIFAR and ImageNet models by.
+        usual = dict.fromkeys(layers, 0.02)
+        self.class_shares: Mapping[str, float] = usual if self.source is None else self.source.classes
         self.colours: Colours = {} if self.source is None else self._colours(self.source)
 
     def _colours(self, source: SourceMoments) -> Colours:
@@ -212,10 +214,22 @@ class CATTAnForward(AdaptationMethod):
         """Return a target without a domain."""
         return ForwardTarget(known)
 
+    @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
-        """Take the moments of the whole target set (offline protocol)."""
+        """Take the moments of the whole target set, which is one domain (offline protocol)."""
+        self.begin_target(known=True)
         for _, x in batches:
-            self(x)
+            self.infer(x, adapting=True)
+
+    @contextmanager
+    def as_source(self) -> Iterator[None]:
+        """Be the source model for a while, without any domain's maps."""
+        target, self.target = self.target, self.new_target(None)
+        try:
+            with super().as_source():
+                yield
+        finally:
+            self.target = target
 
     @torch.no_grad()
     def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
@@ -262,7 +276,7 @@ class CATTAnForward(AdaptationMethod):
         known = "running statistics" if self.source is None else "data"
         return {**super().describe(), "domains": len(self.target.domains), "source_moments": known}
 
-    def fold(self) -> nn.Module:
+    def plain_network(self) -> nn.Module:
         """Return a plain copy of the source architecture, aligned as for the domain at hand.
 
         ``T`` goes into the convolution directly before a layer and ``b`` into the layer's running mean. Where there is
@@ -340,7 +354,12 @@ class _Pass:
         from_source = float(distance(signature, centre)) - 1 / n
         distances = [float(distance(signature, d.signature)) - 1 / n - 1 / d.signature_count for d in target.domains]
         place = min(range(len(distances)), key=distances.__getitem__, default=-1)
-        if from_source <= self.method.near + 0.5 / n:
+        near = self.method.near + 0.5 / n
+        if self.method.source is None:  # one class looks like another domain to a signature that nobody has fitted
+            near += 0.5 * skew_of(target.frequencies)
+        if target.known:
+            place = 0 if target.domains else self.begin(signature, n)
+        elif from_source <= near:
             place = -1
         elif place < 0 or distances[place] > max(self.method.near, 0.5 * from_source):
             place = self.begin(signature, n) if self.adapting else -1
@@ -380,9 +399,10 @@ class _Pass:
         """Decide whether the batch moves the moments, and whether the maps are made anew."""
         domain.last = self.target.clock
         domain.batches += 1
-        self.absorbs = domain.count < _SETTLED or domain.batches % _EVERY == 0
+        whole = self.target.known  # nothing of the set is forgotten
+        self.absorbs = whole or domain.count < _SETTLED or domain.batches % _EVERY == 0
         if self.absorbs:
-            domain.count = min(domain.count + images, float(self.method.memory))
+            domain.count = domain.count + images if whole else min(domain.count + images, float(self.method.memory))
             domain.fresh += images
             self.share = images / domain.count
             self.maps = domain.fresh >= _REFRESH * domain.count
@@ -406,7 +426,7 @@ class _Pass:
         """Make a layer's map from its moments; a layer that has not moved needs none."""
         method = self.method
         mean, var = layer.running_mean.float(), layer.running_var.float()
-        composition = method.skew * self.target.skew(domain) * method.classes.get(name, 0.0)
+        composition = method.skew * self.target.skew(domain) * method.class_shares.get(name, 0.0)
         weight = shift_weight(moments, mean, var + layer.eps, domain.count, composition, method.scale)
         if not weight > 0:
             domain.maps.pop(name, None)
@@ -435,10 +455,12 @@ def normalized(layer: _BatchNorm, x: Tensor, first: Tensor, second: Tensor) -> T
 
 
 def _pointwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the linear map of the channels at every position."""
-    if x.ndim == 4:
-        return F.conv2d(x, weight[:, :, None, None], bias)
-    return F.conv1d(x.flatten(2), weight[:, :, None], bias).unflatten(2, x.shape[2:])
+    """Return the linear map of the channels at every position.
+
+    Note: a 1x1 convolution would do the same; on the CPU it copies its input into a layout of its own first.
+    """
+    mapped = torch.baddbmm(bias[None, :, None], weight.expand(len(x), -1, -1), x.flatten(2))
+    return mapped.unflatten(2, x.shape[2:])
 
 
 @contextmanager
