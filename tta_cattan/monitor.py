@@ -1,0 +1,489 @@
+"""Watching a stream without labels: drift from the source, changes of domain, accuracy, concentration of classes."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tta_cattan.alignment import Subspace, fit_subspace
+from tta_cattan.alignment.aligned import AlignedHead
+from tta_cattan.methods import AdaptationMethod
+from tta_cattan.network.layers import channel_place, find_classifier, find_layer
+from tta_cattan.util.errors import UserError, nearest
+from tta_cattan.util.keys import Key, above, at_least, key, one_of
+from tta_cattan.util.state import pack, stateful, unpack
+
+logger = logging.getLogger(__name__)
+
+EVENTS = ("drift", "change", "collapse", "worse")
+REACTIONS = ("ignore", "warn", "reset", "source")
+
+_NORMAL_90 = 1.645  # half width of a 90 % interval, in standard deviations
+_UNKNOWN_DEVIATION = 0.05  # of the estimate, where no labelled shift shows it
+_NULL_WINDOWS = 100  # windows of clean data that show how far chance alone takes the drift score
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An accuracy estimated without labels, and the interval that should hold the true one in nine of ten windows."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the monitor says after a batch, about the last ``window`` samples."""
+
+    seen: int
+    drift: float  # distance from the source in W_s over the source's variance
+    outside: float  # share of the features' energy outside W_s
+    drifted: bool
+    changed: bool  # a new domain began, at most a window ago
+    accuracy: Estimate | None  # None until the window is full
+    frozen: Estimate | None  # of the frozen network, where its logits are given
+    classes: float  # effective number of predicted classes, exp(entropy)
+    collapsed: bool
+    events: tuple[str, ...]  # of EVENTS, those that began with this batch
+
+
+def frechet_distance(rows: Tensor, variances: Tensor) -> float:
+    """``sum_j m_j^2 + (s_j - sqrt(e_j))^2`` over ``sum_j e_j``, of rows in the source's eigenbasis around its mean.
+
+    Note: the source's covariance is diagonal there (e); of the rows' own only the diagonal (s^2) is taken.
+    """
+    mean, deviation = rows.mean(0), rows.std(0, unbiased=False)
+    return ((mean.square() + (deviation - variances.sqrt()).square()).sum() / variances.sum()).item()
+
+
+def mean_shift(recent: Tensor, count: float, mean: Tensor, second: Tensor) -> float:
+    """Return by how many deviations ``T = sum_j (m_j - m'_j)^2 / (v_j (1/n + 1/n'))`` exceeds chance.
+
+    The recent rows have mean m, those before mean m' and second moment ``second`` (n' = ``count``); v is their pooled
+    variance, ``(T - d) / sqrt(2 d)`` is returned: T has the mean d and the variance 2 d where nothing changed.
+    """
+    n, d = recent.shape
+    mine = recent.mean(0)
+    before = second - mean.square()
+    pooled = (n * recent.var(0, unbiased=False) + count * before) / (n + count)
+    t = ((mine - mean).square() / pooled.clamp_min(1e-12)).sum().item() / (1 / n + 1 / count)
+    return (t - d) / math.sqrt(2 * d)
+
+
+def transport_confidence(probabilities: Tensor, prior: Tensor, blur: float = 0.05, rounds: int = 50) -> float:
+    """Mean probability of the classes that samples get when each class must get its share of them.
+
+    ``max_G sum_ic G_ic p_ic`` over ``G >= 0`` with row sums 1 / n and column sums ``prior``, smoothed by ``blur``
+    (Sinkhorn): the confidence-by-transport estimate of Lu et al. (2023). With all samples in one class it is near that
+    class's share, however confident the network.
+    """
+    p = probabilities.double()
+    offset = torch.zeros(p.shape[1], dtype=p.dtype)
+    target = (prior.double().clamp_min(1e-12) * len(p)).log()
+    for _ in range(rounds):
+        log_plan = ((p + offset) / blur).log_softmax(1)
+        offset = offset + blur * (target - log_plan.logsumexp(0))
+    plan = ((p + offset) / blur).softmax(1)
+    return (plan * p).sum(1).mean().item()
+
+
+def effective_classes(predicted: Tensor, classes: int) -> float:
+    """``exp(-sum_c m_c log m_c)`` of the shares m of predicted classes: as many as there seem to be."""
+    shares = torch.bincount(predicted, minlength=classes).double() / len(predicted)
+    return math.exp(torch.special.entr(shares).sum().item())
+
+
+@stateful
+@dataclass(frozen=True)
+class Reference:
+    """What a network does on labelled data without shift, and the line from its confidence to its accuracy.
+
+    ``subspace`` is of the features at the watched layer, ``prior`` the shares of the classes. The line is fitted to
+    clean data alone (slope 1) or, where labelled shifts are given, to all of them; ``deviation`` is the spread around
+    it.
+    """
+
+    subspace: Subspace
+    outside: float
+    prior: Tensor
+    slope: float
+    intercept: float
+    deviation: float
+    drift_limit: float
+
+    @classmethod
+    def of(
+        cls,
+        features: Tensor,
+        logits: Tensor,
+        labels: Tensor,
+        shifts: Iterable[tuple[Tensor, Tensor]] = (),
+        d: int = 16,
+        window: int = 250,
+    ) -> Reference:
+        """Fit features (n x D), logits (n x C) and labels of clean data; ``shifts`` are (logits, labels) of others."""
+        if not len(features) == len(logits) == len(labels) or len(features) < 4 * d:
+            raise UserError(
+                f"a reference of {len(features)} features, {len(logits)} logits and {len(labels)} labels with d = {d}: "
+                f"give as many of each, at least {4 * d}, or a smaller d"
+            )
+        features, logits, labels = features.detach().float().cpu(), logits.detach().float().cpu(), labels.cpu()
+        subspace = fit_subspace(features, d)
+        prior = torch.bincount(labels, minlength=logits.shape[1]).double() / len(labels)
+        points = [
+            (_window_score(one, prior, window), _accuracy(one, y)) for one, y in [(logits, labels), *shifts] if len(y)
+        ]
+        slope, intercept, deviation = _line(points)
+        rows, outside = _coordinates(features, subspace)
+        limit = _drift_limit(features, d, min(window, len(features) // 4))
+        return cls(subspace, outside.mean().item(), prior, slope, intercept, deviation, limit)
+
+    @property
+    def variances(self) -> Tensor:
+        """The source's variance along each direction of ``W_s``."""
+        return self.subspace.eigenvalues[: self.subspace.d]
+
+    def estimate(self, logits: Tensor) -> Estimate:
+        """Return the accuracy that n logits suggest; the interval holds the line's spread and that of n coin tosses."""
+        value = min(max(self.slope * _score(logits, self.prior) + self.intercept, 0.0), 1.0)
+        spread = _NORMAL_90 * math.sqrt(self.deviation**2 + value * (1 - value) / len(logits))
+        return Estimate(value, max(value - spread, 0.0), min(value + spread, 1.0))
+
+
+def _score(logits: Tensor, prior: Tensor) -> float:
+    return transport_confidence(logits.detach().float().cpu().softmax(1), prior)
+
+
+def _window_score(logits: Tensor, prior: Tensor, window: int) -> float:
+    """Return the mean score of whole windows: chance moves the classes' shares in a window, which lowers its score."""
+    parts = logits.split(window)
+    whole = parts[:-1] if len(parts) > 1 and len(parts[-1]) < window else parts
+    return sum(_score(part, prior) for part in whole) / len(whole)
+
+
+def _accuracy(logits: Tensor, labels: Tensor) -> float:
+    return (logits.argmax(1).cpu() == labels.cpu()).double().mean().item()
+
+
+def _line(points: list[tuple[float, float]]) -> tuple[float, float, float]:
+    """Return slope, intercept and residual deviation of the least-squares line; through one point the slope is 1."""
+    x, y = torch.tensor(points, dtype=torch.float64).T
+    if len(points) < 3:
+        return 1.0, (y - x).mean().item(), _UNKNOWN_DEVIATION
+    slope = ((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum()
+    intercept = y.mean() - slope * x.mean()
+    residual = (y - slope * x - intercept).square().sum() / (len(points) - 2)
+    return slope.item(), intercept.item(), residual.sqrt().item()
+
+
+def _coordinates(features: Tensor, subspace: Subspace) -> tuple[Tensor, Tensor]:
+    """Return the coordinates in ``W_s`` around the source's mean (n x d), and each row's share of energy outside."""
+    centred = features - subspace.mean
+    rows = centred @ subspace.basis
+    total = centred.square().sum(1).clamp_min(1e-12)
+    return rows, (1 - rows.square().sum(1) / total).clamp_min(0)
+
+
+def _drift_limit(features: Tensor, d: int, window: int) -> float:
+    """Return the mean plus eight deviations of the drift score of clean windows, against a fit to other clean data."""
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(len(features), generator=generator)
+    fitted, held = features[order[: len(order) // 2]], features[order[len(order) // 2 :]]
+    subspace = fit_subspace(fitted, d)
+    rows, _ = _coordinates(held, subspace)
+    draws = [rows[torch.randperm(len(rows), generator=generator)[:window]] for _ in range(_NULL_WINDOWS)]
+    scores = torch.tensor([frechet_distance(draw, subspace.eigenvalues[:d]) for draw in draws])
+    return (scores.mean() + 8 * scores.std()).item()
+
+
+@stateful
+@dataclass
+class _Past:
+    """What a monitor remembers: the last samples, the moments of the domain before them, and what was said."""
+
+    seen: int = 0
+    rows: Tensor = field(default_factory=lambda: torch.empty(0))
+    outside: Tensor = field(default_factory=lambda: torch.empty(0))
+    logits: Tensor = field(default_factory=lambda: torch.empty(0))
+    frozen: Tensor = field(default_factory=lambda: torch.empty(0))
+    count: int = 0  # samples of the present domain that have left the window
+    mean: Tensor = field(default_factory=lambda: torch.empty(0))
+    second: Tensor = field(default_factory=lambda: torch.empty(0))
+    standing: dict[str, bool] = field(default_factory=dict)
+
+
+class Monitor:
+    """Watches a stream by the logits and features of a network, whoever adapts it.
+
+    ``observe`` takes a batch and returns a `Reading`; ``watch`` wraps a method so that it observes itself and the
+    policies act. ``callback`` gets (event, reading) for each event that is not ignored.
+    """
+
+    keys: ClassVar[dict[str, Key]] = {}
+
+    window: int = key(250, "samples that a reading is about", at_least(16))
+    change_limit: float = key(20.0, "deviations by which the mean feature moves with a new domain", above(0))
+    collapse_share: float = key(0.35, "share of the source's effective classes below which it is a collapse", above(0))
+    on_drift: str = key("warn", "reaction to data unlike the source's", one_of(*REACTIONS))
+    on_change: str = key("warn", "reaction to a new domain", one_of(*REACTIONS))
+    on_collapse: str = key("warn", "reaction to predictions that fall into few classes", one_of(*REACTIONS))
+    on_worse: str = key("warn", "reaction to an estimate below the frozen network's", one_of(*REACTIONS))
+    without_drift: str = key("adapt", "what to do on data without drift", one_of("adapt", "predict"))
+    frozen_every: int = key(4, "batches between two passes of the frozen network", at_least(1))
+
+    def __init__(
+        self, reference: Reference, callback: Callable[[str, Reading], None] | None = None, **options: Any
+    ) -> None:
+        """Begin a stream; the options are the keys of the class."""
+        if not isinstance(reference, Reference):
+            raise UserError(
+                f"reference is a {type(reference).__name__}: make one with Monitor.fit(model, clean_batches)"
+            )
+        for name in options:
+            if name not in self.keys:
+                raise UserError(f"Monitor has no option {name!r}.{nearest(name, self.keys)}")
+        for name, declared in self.keys.items():
+            setattr(self, name, declared.accept(name, options.get(name, declared.default)))
+        self.reference, self.callback = reference, callback
+        self._past = _Past()
+
+    @classmethod
+    def fit(
+        cls,
+        model: nn.Module,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        shifts: Iterable[Iterable[tuple[Tensor, Tensor]]] = (),
+        layer: str = "",
+        d: int = 16,
+        **options: Any,
+    ) -> Monitor:
+        """Return a monitor of ``model`` from (inputs, labels) without shift, that it was not trained on.
+
+        ``shifts`` are further labelled sets, such as the same images blurred or noisy: they make the estimate of
+        accuracy and its interval better. ``layer`` names the layer to watch; empty: the input of the classifier. A
+        method of ours only predicts here, with its own statistics.
+        """
+        window = cls.keys["window"].accept("window", options.get("window", cls.keys["window"].default))
+        with Tap(model, layer) as tap:
+            features, logits, labels = tap.collect(batches)
+            others = [tap.collect(shift)[1:] for shift in shifts]
+        return cls(Reference.of(features, logits, labels, others, min(d, features.shape[1]), window), **options)
+
+    def restart(self) -> None:
+        """Forget the last samples: those to come are of another stream, or of a network that was reset."""
+        self._past = _Past(self._past.seen)
+
+    @torch.no_grad()
+    def observe(self, logits: Tensor, features: Tensor, frozen: Tensor | None = None) -> Reading:
+        """Take note of a batch: its logits (B x C), its features (B x D), and the frozen network's logits if known."""
+        past, source = self._past, self.reference.subspace
+        if logits.ndim != 2 or features.shape != (len(logits), source.dim) or logits.shape[1] != len(self._prior):
+            raise UserError(
+                f"logits of shape {tuple(logits.shape)} and features of shape {tuple(features.shape)}: the reference "
+                f"is of {len(self._prior)} classes and {source.dim} features"
+            )
+        finite = logits.isfinite().all(1) & features.isfinite().all(1)
+        logits, features = logits[finite].float().cpu(), features[finite].float().cpu()
+        past.seen += len(finite)
+        rows, outside = _coordinates(features, source)
+        past.rows, leaving = _slide(past.rows, rows, self.window)
+        past.outside, _ = _slide(past.outside, outside, self.window)
+        past.logits, _ = _slide(past.logits, logits, self.window)
+        if frozen is not None:
+            past.frozen, _ = _slide(past.frozen, frozen.float().cpu(), self.window)
+        return self._read(leaving, len(logits), frozen is not None)
+
+    @property
+    def _prior(self) -> Tensor:
+        return self.reference.prior
+
+    def _read(self, leaving: Tensor, batch: int, with_frozen: bool) -> Reading:
+        """Return the reading of the present window and react to what is new in it."""
+        past, reference = self._past, self.reference
+        full = len(past.logits) >= self.window
+        drift = frechet_distance(past.rows, reference.variances) if len(past.rows) else 0.0
+        changed = self._change(leaving, batch)
+        recent = past.logits[-max(2 * batch, 64) :].argmax(1) if len(past.logits) else torch.zeros(1, dtype=torch.long)
+        classes = effective_classes(recent, len(self._prior))
+        usual = min(math.exp(torch.special.entr(self._prior).sum().item()), len(recent))
+        if len(past.frozen) >= len(recent):
+            usual = effective_classes(past.frozen[-len(recent) :].argmax(1), len(self._prior))
+        accuracy = reference.estimate(past.logits) if full else None
+        frozen = reference.estimate(past.frozen) if len(past.frozen) >= self.window else None
+        states = {
+            "drift": full and drift > reference.drift_limit,
+            "change": changed,
+            "collapse": len(recent) >= 32 and classes < 1 + self.collapse_share * (usual - 1),
+            "worse": accuracy is not None and frozen is not None and accuracy.high < frozen.low,
+        }
+        events = tuple(name for name in EVENTS if states[name] and not past.standing.get(name, False))
+        past.standing = states
+        reading = Reading(
+            past.seen, drift, past.outside.mean().item() if len(past.outside) else 0.0, states["drift"], changed,
+            accuracy, frozen, classes, states["collapse"], events,
+        )  # fmt: skip
+        for event in events:
+            if self.reaction(event) != "ignore":
+                logger.warning("%s after %d samples: %s", event, past.seen, _SIGHTS[event](reading))
+                if self.callback is not None:
+                    self.callback(event, reading)
+        return reading
+
+    def _change(self, leaving: Tensor, batch: int) -> bool:
+        """Tell whether the window's mean is not that of the domain before it; if so, the last batch begins a domain."""
+        past = self._past
+        if len(leaving):
+            total = past.count + len(leaving)
+            if not past.count:
+                past.mean, past.second = torch.zeros(leaving.shape[1]), torch.zeros(leaving.shape[1])
+            past.mean = past.mean + (leaving.sum(0) - len(leaving) * past.mean) / total
+            past.second = past.second + (leaving.square().sum(0) - len(leaving) * past.second) / total
+            past.count = total
+        if past.count < self.window // 2:
+            return False
+        if mean_shift(past.rows, past.count, past.mean, past.second) <= self.change_limit:
+            return False
+        past.count = 0
+        past.rows = past.rows[-batch:]
+        return True
+
+    def reaction(self, event: str) -> str:
+        """Return the reaction to one of EVENTS."""
+        return getattr(self, f"on_{event}")
+
+    def watch(self, model: nn.Module, frozen: nn.Module | None = None, layer: str = "") -> Watched:
+        """Return ``model``, a method of ours or any network, as a module that observes itself and obeys the policies.
+
+        ``frozen`` is the source network, to compare with and to fall back to.
+        """
+        return Watched(self, model, frozen, layer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the reference, the stream's state and the options: safe to load with ``weights_only=True``."""
+        options = {name: getattr(self, name) for name in self.keys}
+        return pack({"reference": self.reference, "past": self._past, "options": options})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where the state was taken."""
+        found = unpack(state)
+        self.reference, self._past = found["reference"], found["past"]
+        for name, value in found["options"].items():
+            setattr(self, name, value)
+
+
+Monitor.keys = {name: value for name, value in vars(Monitor).items() if isinstance(value, Key)}
+
+_SIGHTS: dict[str, Callable[[Reading], str]] = {
+    "drift": lambda r: f"the features are unlike the source's (drift {r.drift:.2f})",
+    "change": lambda r: "a new domain began",
+    "collapse": lambda r: f"the last predictions fall into about {r.classes:.1f} classes",
+    "worse": lambda r: f"the estimated accuracy {r.accuracy.value:.2f} is below the frozen {r.frozen.value:.2f}",
+}
+
+
+def _slide(window: Tensor, new: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return the last ``size`` rows of both, and the rows that drop out."""
+    both = torch.cat([window, new]) if len(window) else new
+    cut = max(len(both) - size, 0)
+    return both[cut:].clone(), both[:cut]
+
+
+class Tap:
+    """Takes the features of each forward pass from a network, at the input of its classifier or at a layer."""
+
+    def __init__(self, model: nn.Module, layer: str = "") -> None:
+        self.model, self.layer = model, layer
+        self.features: Tensor | None = None
+        inner = model.model if isinstance(model, AdaptationMethod) else model
+        aligned = getattr(model, "aligned", None)
+        if layer:
+            module: nn.Module = find_layer(inner, layer)
+        else:
+            module = aligned if isinstance(aligned, AlignedHead) else inner.get_submodule(find_classifier(inner))
+        self._handle = module.register_forward_hook(self._take)
+
+    def _take(self, _: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        if not self.layer:
+            self.features = args[0].detach()
+            return
+        z = output.detach()
+        rows = z.movedim(channel_place(z), -1)
+        self.features = rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows
+
+    @torch.no_grad()
+    def collect(self, batches: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the features, logits and labels of all batches, without an update."""
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        predict = self.model.predict if isinstance(self.model, AdaptationMethod) else self.model.eval()
+        for x, y in batches:
+            logits = predict(x)
+            found.append((self.features.cpu(), logits.cpu(), y.cpu()))
+        if not found:
+            raise UserError("no batches were given: a monitor is fitted to labelled data without shift")
+        features, logits, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return features, logits, labels
+
+    def remove(self) -> None:
+        """Leave the network as it was."""
+        self._handle.remove()
+
+    def __enter__(self) -> Tap:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class Watched(nn.Module):
+    """A network or method with a monitor beside it: ``forward`` predicts, observes and obeys the policies.
+
+    ``reading`` is the last one; ``on_source`` says that the frozen network predicts, until the next change of domain.
+    """
+
+    def __init__(self, monitor: Monitor, model: nn.Module, frozen: nn.Module | None, layer: str) -> None:
+        super().__init__()
+        wanted = {event: monitor.reaction(event) for event in EVENTS}
+        if frozen is None and "source" in wanted.values():
+            raise UserError("a policy is 'source', and no frozen network is given: pass frozen=, a copy of the source")
+        if "reset" in wanted.values() and not hasattr(model, "reset"):
+            raise UserError(f"a policy is 'reset', and {type(model).__name__} has no reset(): use 'warn' or 'source'")
+        self.monitor, self.model, self.frozen = monitor, model, frozen
+        self.on_source = False
+        self.reading: Reading | None = None
+        self._batches = 0
+        self._taps = [Tap(model, layer), *([Tap(frozen, layer)] if frozen is not None else [])]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of a batch."""
+        frozen = None
+        if self.frozen is not None and (self.on_source or self._batches % self.monitor.frozen_every == 0):
+            with torch.no_grad():
+                frozen = self.frozen.eval()(x)
+        self._batches += 1
+        if self.on_source:
+            logits, tap = frozen, self._taps[1]
+        else:
+            idle = self.monitor.without_drift == "predict" and self.reading is not None and not self.reading.drifted
+            logits, tap = (self.model.predict(x) if idle else self.model(x)), self._taps[0]
+        self.reading = self.monitor.observe(logits, tap.features, frozen)
+        self._react(self.reading)
+        return logits
+
+    def _react(self, reading: Reading) -> None:
+        """Reset or fall back as the policies say; a new domain ends a fall-back."""
+        if "change" in reading.events:
+            self.on_source = False
+        reactions = {self.monitor.reaction(event) for event in reading.events}
+        if not reactions & {"reset", "source"}:
+            return
+        if hasattr(self.model, "reset"):
+            self.model.reset()
+        self.on_source = "source" in reactions
+        self.monitor.restart()
