@@ -85,13 +85,29 @@ def transport_confidence(probabilities: Tensor, prior: Tensor, blur: float = 0.0
     class's share, however confident the network.
     """
     p = probabilities.double()
-    offset = torch.zeros(p.shape[1], dtype=p.dtype)
-    target = (prior.double().clamp_min(1e-12) * len(p)).log()
+    kernel = (p / blur).exp()  # at most exp(20)
+    share = prior.double().clamp_min(1e-12) * len(p)
+    column = torch.ones_like(share)
     for _ in range(rounds):
-        log_plan = ((p + offset) / blur).log_softmax(1)
-        offset = offset + blur * (target - log_plan.logsumexp(0))
-    plan = ((p + offset) / blur).softmax(1)
-    return (plan * p).sum(1).mean().item()
+        row = 1 / (kernel @ column)
+        column = share / (row @ kernel)
+    row = 1 / (kernel @ column)
+    return (row @ (kernel * p) @ column).item() / len(p)
+
+
+def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
+    """Return the T that minimises the cross-entropy of ``softmax(logits / T)`` (Guo et al. 2017).
+
+    Note: by ``b = 1 / T`` its derivative is ``mean(sum_c p_c y_c - y_label)``, which grows with b: bisection finds it.
+    """
+    y = logits.double()
+    own = y.gather(1, labels[:, None])[:, 0]
+    low, high = math.log(1e-3), math.log(1e3)
+    for _ in range(60):
+        middle = (low + high) / 2
+        slope = (((y * math.exp(middle)).softmax(1) * y).sum(1) - own).mean()
+        low, high = (low, middle) if slope > 0 else (middle, high)
+    return math.exp(-low)
 
 
 def effective_classes(predicted: Tensor, classes: int) -> float:
@@ -105,14 +121,14 @@ def effective_classes(predicted: Tensor, classes: int) -> float:
 class Reference:
     """What a network does on labelled data without shift, and the line from its confidence to its accuracy.
 
-    ``subspace`` is of the features at the watched layer, ``prior`` the shares of the classes. The line is fitted to
-    clean data alone (slope 1) or, where labelled shifts are given, to all of them; ``deviation`` is the spread around
-    it.
+    ``subspace`` is of the features at the watched layer, ``prior`` the shares of the classes, ``temperature`` makes the
+    clean predictions calibrated. The line is fitted to clean data alone (slope 1) or, where labelled shifts are given,
+    to all of them; ``deviation`` is the spread around it.
     """
 
     subspace: Subspace
-    outside: float
     prior: Tensor
+    temperature: float
     slope: float
     intercept: float
     deviation: float
@@ -136,14 +152,14 @@ class Reference:
             )
         features, logits, labels = features.detach().float().cpu(), logits.detach().float().cpu(), labels.cpu()
         subspace = fit_subspace(features, d)
-        prior = torch.bincount(labels, minlength=logits.shape[1]).double() / len(labels)
+        classes = logits.shape[1]
+        prior = (torch.bincount(labels, minlength=classes).double() + 1) / (len(labels) + classes)
+        temperature = fitted_temperature(logits, labels)
         points = [
-            (_window_score(one, prior, window), _accuracy(one, y)) for one, y in [(logits, labels), *shifts] if len(y)
+            (_window_score(one / temperature, prior, window), _accuracy(one, y)) for one, y in [(logits, labels), *shifts]
         ]
-        slope, intercept, deviation = _line(points)
-        rows, outside = _coordinates(features, subspace)
         limit = _drift_limit(features, d, min(window, len(features) // 4))
-        return cls(subspace, outside.mean().item(), prior, slope, intercept, deviation, limit)
+        return cls(subspace, prior, temperature, *_line(points), limit)
 
     @property
     def variances(self) -> Tensor:
@@ -152,7 +168,7 @@ class Reference:
 
     def estimate(self, logits: Tensor) -> Estimate:
         """Return the accuracy that n logits suggest; the interval holds the line's spread and that of n coin tosses."""
-        value = min(max(self.slope * _score(logits, self.prior) + self.intercept, 0.0), 1.0)
+        value = min(max(self.slope * _score(logits / self.temperature, self.prior) + self.intercept, 0.0), 1.0)
         spread = _NORMAL_90 * math.sqrt(self.deviation**2 + value * (1 - value) / len(logits))
         return Estimate(value, max(value - spread, 0.0), min(value + spread, 1.0))
 
