@@ -14,7 +14,15 @@ from torch import nn
 
 from tta_cattan import Monitor, UserError
 from tta_cattan.methods import Tent
-from tta_cattan.monitor import Reference, effective_classes, frechet_distance, mean_shift, transport_confidence
+from tta_cattan.monitor import (
+    Calibration,
+    Reference,
+    effective_classes,
+    fitted_temperature,
+    frechet_distance,
+    mean_shift,
+    transport_confidence,
+)
 
 D, CLASSES = 12, 4
 
@@ -33,7 +41,7 @@ def draw(n: int, seed: int = 0, shift: float = 0.0, only: int | None = None) -> 
 
 def monitor(**options: object) -> Monitor:
     features, logits, labels = draw(2000, seed=99)
-    return Monitor(Reference.of(features, logits, labels, d=6), **options)
+    return Monitor(Reference.of(features, Calibration.of([(logits, labels)]), d=6), **options)
 
 
 def feed(watching: Monitor, features: torch.Tensor, logits: torch.Tensor, batch: int = 50) -> list:
@@ -73,6 +81,19 @@ def test_the_transport_is_the_best_assignment():
     assert transport_confidence(p, prior) == pytest.approx(best, abs=0.02)
     one = torch.tensor([[1.0, 0, 0, 0]]).expand(40, -1)
     assert transport_confidence(one, torch.full((4,), 0.25)) == pytest.approx(0.25, abs=1e-6)
+
+
+def test_the_temperature_is_the_best_of_a_grid():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(0, 4, (200, 3)), rng.integers(0, 3, 200)
+    logits[np.arange(200), labels] += 3.0
+
+    def loss(t: float) -> float:
+        scaled = logits / t
+        return -np.mean([row[y] - math.log(sum(math.exp(one) for one in row)) for row, y in zip(scaled, labels, strict=True)])
+
+    best = min(np.linspace(0.5, 10, 951), key=loss)
+    assert fitted_temperature(torch.tensor(logits), torch.tensor(labels)) == pytest.approx(best, abs=0.01)
 
 
 def test_effective_classes_are_the_exponential_of_the_entropy():

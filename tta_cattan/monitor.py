@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -118,85 +118,91 @@ def effective_classes(predicted: Tensor, classes: int) -> float:
 
 @stateful
 @dataclass(frozen=True)
-class Reference:
-    """What a network does on labelled data without shift, and the line from its confidence to its accuracy.
+class Calibration:
+    """The line from a network's confidence to its accuracy, from labelled data.
 
-    ``subspace`` is of the features at the watched layer, ``prior`` the shares of the classes, ``temperature`` makes the
-    clean predictions calibrated. The line is fitted to clean data alone (slope 1) or, where labelled shifts are given,
-    to all of them; ``deviation`` is the spread around it.
+    The confidence is `transport_confidence` at the ``temperature`` that calibrates the clean predictions, with the
+    ``prior`` of clean labels. The line is fitted to all labelled sets, or has slope 1 through one; ``deviation`` is the
+    spread around it.
     """
 
-    subspace: Subspace
     prior: Tensor
     temperature: float
     slope: float
     intercept: float
     deviation: float
+
+    @classmethod
+    def of(cls, sets: Sequence[tuple[Tensor, Tensor]], window: int = 250) -> Calibration:
+        """Fit (logits, labels) of several sets, the clean one first; shares of classes count one sample more each."""
+        sets = [(logits.detach().float().cpu(), labels.cpu()) for logits, labels in sets]
+        logits, labels = sets[0]
+        classes = logits.shape[1]
+        prior = (torch.bincount(labels, minlength=classes).double() + 1) / (len(labels) + classes)
+        temperature = fitted_temperature(logits, labels)
+        points = [(_window_score(y / temperature, prior, window), _accuracy(y, truth)) for y, truth in sets]
+        return cls(prior, temperature, *_line(points))
+
+    def estimate(self, logits: Tensor) -> Estimate:
+        """Return the accuracy that n logits suggest; the interval holds the line's spread and that of n coin tosses."""
+        score = transport_confidence((logits / self.temperature).softmax(1), self.prior)
+        value = min(max(self.slope * score + self.intercept, 0.0), 1.0)
+        spread = _NORMAL_90 * math.sqrt(self.deviation**2 + value * (1 - value) / len(logits))
+        return Estimate(value, max(value - spread, 0.0), min(value + spread, 1.0))
+
+
+def _window_score(logits: Tensor, prior: Tensor, window: int) -> float:
+    """Return the mean confidence of whole windows: chance moves the classes' shares in a window, which lowers it."""
+    parts = logits.split(window)
+    whole = parts[:-1] if len(parts) > 1 and len(parts[-1]) < window else parts
+    return sum(transport_confidence(part.softmax(1), prior) for part in whole) / len(whole)
+
+
+def _accuracy(logits: Tensor, labels: Tensor) -> float:
+    return (logits.argmax(1) == labels).double().mean().item()
+
+
+def _line(points: list[tuple[float, float]]) -> tuple[float, float, float]:
+    """Return slope, intercept and residual deviation of the least-squares line; through few points the slope is 1."""
+    x, y = torch.tensor(points, dtype=torch.float64).T
+    if len(points) < 3:
+        return 1.0, (y - x).mean().item(), _UNKNOWN_DEVIATION
+    slope = ((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum().clamp_min(1e-12)
+    intercept = y.mean() - slope * x.mean()
+    residual = (y - slope * x - intercept).square().sum() / (len(points) - 2)
+    return slope.item(), intercept.item(), residual.sqrt().item()
+
+
+@stateful
+@dataclass(frozen=True)
+class Reference:
+    """What a network does on data without shift: the subspace of its features, and how far chance takes the drift."""
+
+    subspace: Subspace
     drift_limit: float
+    calibration: Calibration
+    frozen: Calibration | None = None  # of the source network, where the watched one adapts
 
     @classmethod
     def of(
         cls,
         features: Tensor,
-        logits: Tensor,
-        labels: Tensor,
-        shifts: Iterable[tuple[Tensor, Tensor]] = (),
+        calibration: Calibration,
+        frozen: Calibration | None = None,
         d: int = 16,
         window: int = 250,
     ) -> Reference:
-        """Fit features (n x D), logits (n x C) and labels of clean data; ``shifts`` are (logits, labels) of others."""
-        if not len(features) == len(logits) == len(labels) or len(features) < 4 * d:
-            raise UserError(
-                f"a reference of {len(features)} features, {len(logits)} logits and {len(labels)} labels with d = {d}: "
-                f"give as many of each, at least {4 * d}, or a smaller d"
-            )
-        features, logits, labels = features.detach().float().cpu(), logits.detach().float().cpu(), labels.cpu()
-        subspace = fit_subspace(features, d)
-        classes = logits.shape[1]
-        prior = (torch.bincount(labels, minlength=classes).double() + 1) / (len(labels) + classes)
-        temperature = fitted_temperature(logits, labels)
-        points = [
-            (_window_score(one / temperature, prior, window), _accuracy(one, y)) for one, y in [(logits, labels), *shifts]
-        ]
+        """Fit the clean features (n x D)."""
+        if len(features) < 4 * d:
+            raise UserError(f"{len(features)} samples without shift and d = {d}: give at least {4 * d}, or a smaller d")
+        features = features.detach().float().cpu()
         limit = _drift_limit(features, d, min(window, len(features) // 4))
-        return cls(subspace, prior, temperature, *_line(points), limit)
+        return cls(fit_subspace(features, d), limit, calibration, frozen)
 
     @property
     def variances(self) -> Tensor:
         """The source's variance along each direction of ``W_s``."""
         return self.subspace.eigenvalues[: self.subspace.d]
-
-    def estimate(self, logits: Tensor) -> Estimate:
-        """Return the accuracy that n logits suggest; the interval holds the line's spread and that of n coin tosses."""
-        value = min(max(self.slope * _score(logits / self.temperature, self.prior) + self.intercept, 0.0), 1.0)
-        spread = _NORMAL_90 * math.sqrt(self.deviation**2 + value * (1 - value) / len(logits))
-        return Estimate(value, max(value - spread, 0.0), min(value + spread, 1.0))
-
-
-def _score(logits: Tensor, prior: Tensor) -> float:
-    return transport_confidence(logits.detach().float().cpu().softmax(1), prior)
-
-
-def _window_score(logits: Tensor, prior: Tensor, window: int) -> float:
-    """Return the mean score of whole windows: chance moves the classes' shares in a window, which lowers its score."""
-    parts = logits.split(window)
-    whole = parts[:-1] if len(parts) > 1 and len(parts[-1]) < window else parts
-    return sum(_score(part, prior) for part in whole) / len(whole)
-
-
-def _accuracy(logits: Tensor, labels: Tensor) -> float:
-    return (logits.argmax(1).cpu() == labels.cpu()).double().mean().item()
-
-
-def _line(points: list[tuple[float, float]]) -> tuple[float, float, float]:
-    """Return slope, intercept and residual deviation of the least-squares line; through one point the slope is 1."""
-    x, y = torch.tensor(points, dtype=torch.float64).T
-    if len(points) < 3:
-        return 1.0, (y - x).mean().item(), _UNKNOWN_DEVIATION
-    slope = ((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum()
-    intercept = y.mean() - slope * x.mean()
-    residual = (y - slope * x - intercept).square().sum() / (len(points) - 2)
-    return slope.item(), intercept.item(), residual.sqrt().item()
 
 
 def _coordinates(features: Tensor, subspace: Subspace) -> tuple[Tensor, Tensor]:
@@ -276,6 +282,7 @@ class Monitor:
         model: nn.Module,
         batches: Iterable[tuple[Tensor, Tensor]],
         shifts: Iterable[Iterable[tuple[Tensor, Tensor]]] = (),
+        frozen: nn.Module | None = None,
         layer: str = "",
         d: int = 16,
         **options: Any,
@@ -283,14 +290,18 @@ class Monitor:
         """Return a monitor of ``model`` from (inputs, labels) without shift, that it was not trained on.
 
         ``shifts`` are further labelled sets, such as the same images blurred or noisy: they make the estimate of
-        accuracy and its interval better. ``layer`` names the layer to watch; empty: the input of the classifier. A
-        method of ours only predicts here, with its own statistics.
+        accuracy and its interval better. ``frozen`` is the source network, to estimate its accuracy too. ``layer``
+        names the layer to watch; empty: the input of the classifier. A method of ours adapts to each set, as it will
+        on the stream, and is reset after it; with ``without_drift="predict"`` it only predicts the clean one.
         """
         window = cls.keys["window"].accept("window", options.get("window", cls.keys["window"].default))
         with Tap(model, layer) as tap:
-            features, logits, labels = tap.collect(batches)
-            others = [tap.collect(shift)[1:] for shift in shifts]
-        return cls(Reference.of(features, logits, labels, others, min(d, features.shape[1]), window), **options)
+            clean = tap.collect(batches, frozen, adapting=options.get("without_drift") != "predict")
+            sets = [clean, *(tap.collect(shift, frozen) for shift in shifts)]
+        features = sets[0][0]
+        own = Calibration.of([(logits, labels) for _, logits, _, labels in sets], window)
+        other = None if frozen is None else Calibration.of([(logits, labels) for _, _, logits, labels in sets], window)
+        return cls(Reference.of(features, own, other, min(d, features.shape[1]), window), **options)
 
     def restart(self) -> None:
         """Forget the last samples: those to come are of another stream, or of a network that was reset."""
@@ -318,7 +329,7 @@ class Monitor:
 
     @property
     def _prior(self) -> Tensor:
-        return self.reference.prior
+        return self.reference.calibration.prior
 
     def _read(self, leaving: Tensor, batch: int, with_frozen: bool) -> Reading:
         """Return the reading of the present window and react to what is new in it."""
@@ -331,8 +342,9 @@ class Monitor:
         usual = min(math.exp(torch.special.entr(self._prior).sum().item()), len(recent))
         if len(past.frozen) >= len(recent):
             usual = effective_classes(past.frozen[-len(recent) :].argmax(1), len(self._prior))
-        accuracy = reference.estimate(past.logits) if full else None
-        frozen = reference.estimate(past.frozen) if len(past.frozen) >= self.window else None
+        accuracy = reference.calibration.estimate(past.logits) if full else None
+        compared = reference.frozen or reference.calibration
+        frozen = compared.estimate(past.frozen) if len(past.frozen) >= self.window else None
         states = {
             "drift": full and drift > reference.drift_limit,
             "change": changed,
@@ -433,18 +445,24 @@ class Tap:
         rows = z.movedim(channel_place(z), -1)
         self.features = rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows
 
-    @torch.no_grad()
-    def collect(self, batches: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the features, logits and labels of all batches, without an update."""
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
-        predict = self.model.predict if isinstance(self.model, AdaptationMethod) else self.model.eval()
-        for x, y in batches:
-            logits = predict(x)
-            found.append((self.features.cpu(), logits.cpu(), y.cpu()))
+    def collect(
+        self, batches: Iterable[tuple[Tensor, Tensor]], frozen: nn.Module | None = None, adapting: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the features and logits of all batches, the frozen network's logits (or none), and the labels."""
+        found: list[tuple[Tensor, ...]] = []
+        method = isinstance(self.model, AdaptationMethod)
+        run = self.model.predict if method and not adapting else self.model if method else self.model.eval()
+        with torch.no_grad():
+            for x, y in batches:
+                logits = run(x)
+                other = logits[:0] if frozen is None else frozen.eval()(x)
+                found.append((self.features.cpu(), logits.cpu(), other.cpu(), y.cpu()))
+        if method:
+            self.model.reset()
         if not found:
             raise UserError("no batches were given: a monitor is fitted to labelled data without shift")
-        features, logits, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
-        return features, logits, labels
+        features, logits, others, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return features, logits, others, labels
 
     def remove(self) -> None:
         """Leave the network as it was."""

@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.accuracy import estimators
 from benchmarks.accuracy.monitor_runs import (
+    ADAPTED,
     CHOOSING,
     REPORTED,
     SEVERITIES,
@@ -26,9 +27,38 @@ from benchmarks.accuracy.monitor_runs import (
     stream_runs,
 )
 from tta_cattan.alignment import SubspaceTracker
-from tta_cattan.monitor import Monitor, Reference, frechet_distance, transport_confidence
+from tta_cattan.monitor import EVENTS, Calibration, Monitor, Reading, Reference, frechet_distance
 
 Score = Callable[[Outputs], float]
+NETWORKS = {"resnet20": "ResNet-20", "resnet56": "ResNet-56"}
+METHODS = {"source": "frozen", "tent": "TENT", "cattan_plus": "CATTAn+"}
+# Those that are accuracies as they are; the others need a line, which is fitted to the five corruptions that choose.
+AS_THEY_ARE = ("average confidence", "difference of confidences", "ATC", "AETTA")
+
+
+class Evaluation:
+    """All outputs of a network, computed where they are missing."""
+
+    def __init__(self, data: Path, out: Path, network: str) -> None:
+        self.network = network
+        self._outputs = lambda run: outputs_of(data, out, run)
+
+    def clean(self, method: str) -> Outputs:
+        return self._outputs(Run(self.network, method, "clean", (("calibration", 0),)))
+
+    def shifts(self, method: str, part: str) -> list[Outputs]:
+        names = {"choosing": CHOOSING, "reported": REPORTED}[part]
+        levels = SEVERITIES if method == "source" else ADAPTED[self.network]
+        return [self._outputs(Run(self.network, method, part, ((name, n),))) for name in names for n in levels]
+
+    def reference(self, method: str, fitted: bool = True) -> Reference:
+        """Return what Monitor.fit makes of the clean images and, if ``fitted``, of the corruptions that choose."""
+        clean = self.clean(method)
+        sets = [clean, *(self.shifts(method, "choosing") if fitted else [])]
+        return Reference.of(clean.features, Calibration.of([(one.logits, one.labels) for one in sets], 1000))
+
+    def run(self, run: Run) -> Outputs:
+        return self._outputs(run)
 
 
 def principal_angle(reference: Reference, outputs: Outputs) -> float:
@@ -40,12 +70,9 @@ def principal_angle(reference: Reference, outputs: Outputs) -> float:
     return 1 - (source.basis.T @ tracker.basis).square().sum().item() / source.d
 
 
-def raw_scores(clean: Outputs, reference: Reference) -> dict[str, Score]:
+def scores(clean: Outputs, reference: Reference) -> dict[str, Score]:
     """Return what each estimator computes, before any line."""
     logits, accuracy, source = clean.logits, clean.accuracy, reference.subspace
-
-    def drift(o: Outputs) -> float:
-        return frechet_distance((o.features - source.mean) @ source.basis, reference.variances)
 
     def outside(o: Outputs) -> float:
         centred = o.features - source.mean
@@ -56,9 +83,109 @@ def raw_scores(clean: Outputs, reference: Reference) -> dict[str, Score]:
         "difference of confidences": lambda o: estimators.difference_of_confidences(o.logits, logits, accuracy),
         "ATC": lambda o: estimators.thresholded_confidence(o.logits, logits, accuracy),
         "AETTA": lambda o: estimators.dropout_agreement(o.logits, o.dropped, o.softened),
-        "transport": lambda o: transport_confidence(o.logits.softmax(1), reference.prior),
         "nuclear norm": lambda o: estimators.nuclear_norm(o.logits),
-        "angles": lambda o: principal_angle(reference, o),
+        "angles between W_s and W_t": lambda o: principal_angle(reference, o),
         "energy outside W_s": outside,
-        "Fréchet distance": drift,
+        "Fréchet distance in W_s": lambda o: frechet_distance(
+            (o.features - source.mean) @ source.basis, reference.variances
+        ),
     }
+
+
+def errors(evaluation: Evaluation, method: str) -> dict[str, tuple[float, float]]:
+    """Return mean absolute error (points) and correlation of each estimator on the reported corruptions."""
+    clean, reported = evaluation.clean(method), evaluation.shifts(method, "reported")
+    choosing = evaluation.shifts(method, "choosing")
+    truth = np.array([o.accuracy for o in reported])
+    found: dict[str, tuple[float, float]] = {}
+
+    def add(name: str, values: Sequence[float]) -> None:
+        found[name] = 100 * np.abs(np.array(values) - truth).mean(), float(np.corrcoef(values, truth)[0, 1])
+
+    for name, score in scores(clean, evaluation.reference(method, fitted=False)).items():
+        values = [score(o) for o in reported]
+        if name not in AS_THEY_ARE:
+            line = np.polyfit([score(o) for o in choosing], [o.accuracy for o in choosing], 1)
+            values, name = list(np.polyval(line, values)), f"{name}, line"
+        add(name, values)
+    for name, fitted in (("monitor, clean data alone", False), ("monitor, line", True)):
+        calibration = evaluation.reference(method, fitted).calibration
+        add(name, [calibration.estimate(o.logits).value for o in reported])
+    return found
+
+
+def table(evaluations: Sequence[Evaluation]) -> str:
+    """Return the table of errors: a row per estimator, a column per network and method."""
+    columns = {(e.network, m): errors(e, m) for e in evaluations for m in METHODS}
+    heads = [f"{NETWORKS[network]}, {METHODS[method]}" for network, method in columns]
+    lines = [f"| estimator | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+    for name in next(iter(columns.values())):
+        cells = [f"{column[name][0]:.1f} ({column[name][1]:.2f})" for column in columns.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def watched(evaluation: Evaluation, run: Run, outputs: Outputs, **options: object) -> list[Reading]:
+    """Return the readings over a run."""
+    quiet = {f"on_{event}": "ignore" for event in EVENTS}
+    monitor = Monitor(evaluation.reference(run.method), **quiet, **options)
+    batches = zip(outputs.logits.split(run.batch), outputs.features.split(run.batch), strict=True)
+    return [monitor.observe(logits, features) for logits, features in batches]
+
+
+def collapse_began(outputs: Outputs, frozen: Outputs) -> int | None:
+    """Return the samples seen when the last five batches are first less than half as often right as the frozen ones."""
+    right = [(o.logits.argmax(1) == o.labels).double().cumsum(0) for o in (outputs, frozen)]
+    five = 5 * outputs.batch
+    for end in range(five, len(outputs.labels) + 1, outputs.batch):
+        mine, theirs = ((one[end - 1] - (one[end - five - 1] if end > five else 0)).item() for one in right)
+        if mine < theirs / 2:
+            return end
+    return None
+
+
+def stream_table(evaluation: Evaluation) -> str:
+    """Return, per stream, how well the estimate follows the truth, which changes and collapses are found."""
+    frozen = evaluation.run(stream_runs()[0])
+    heads = "| stream | accuracy | mean absolute error | interval holds the truth | new domains found | false | collapse | found |"
+    lines = [heads, "|---|---:|---:|---:|---:|---:|---:|---:|"]
+    for run in [*stream_runs(), *clean_runs()]:
+        outputs = evaluation.run(run)
+        readings = watched(evaluation, run, outputs)
+        right = (outputs.logits.argmax(1) == outputs.labels).double()
+        full = [r for r in readings if r.accuracy]
+        truth = [right[max(r.seen - 250, 0) : r.seen].mean().item() for r in full]
+        gaps = [abs(r.accuracy.value - t) for r, t in zip(full, truth, strict=True)]
+        held = np.mean([r.accuracy.low <= t <= r.accuracy.high for r, t in zip(full, truth, strict=True)])
+        borders = [n for n in range(1, len(right)) if outputs.domain[n] != outputs.domain[n - 1]]
+        changes = [r.seen for r in readings if r.changed]
+        hits = [b for b in borders if any(b < c <= b + 500 for c in changes)]
+        began = collapse_began(outputs, frozen) if len(outputs.labels) == len(frozen.labels) else None
+        found = next((r.seen for r in readings if r.collapsed), None)
+        rate = "" if run.lr is None else f", rate {run.lr:g}"
+        what = f"{METHODS[run.method]}{rate}, batch {run.batch}" + (" (clean)" if not run.domains[0][1] else "")
+        drifted = sum("drift" in r.events for r in readings)
+        cells = [
+            f"{100 * outputs.accuracy:.1f}", f"{100 * np.mean(gaps):.1f}", f"{100 * held:.0f} %",
+            f"{len(hits)} of {len(borders)}", str(len(changes) - len(hits)), str(began or "-"), str(found or "-"),
+        ]  # fmt: skip
+        lines.append(f"| {what} | {' | '.join(cells)} | drift events {drifted}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compute what is missing and print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy.monitor", description=__doc__)
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", help=f"of {', '.join(NETWORKS)} (default: all)")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data: cifar10, ...")
+    parser.add_argument("--out", type=Path, default=Path("output", "monitor"), help="where outputs are kept")
+    options = parser.parse_args(arguments)
+    make_data(options.data, options.out)
+    evaluations = [Evaluation(options.data, options.out, name) for name in options.networks or NETWORKS]
+    print(f"{table(evaluations)}\n\n{stream_table(evaluations[0])}")
+    return 0
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(main(sys.argv[1:]))

@@ -25,6 +25,7 @@ from tta_cattan.util.files import atomic_path
 CHOOSING = COMMON[1::3]  # shot noise, glass blur, snow, brightness, pixelate: they choose and are not reported
 REPORTED = tuple(name for name in COMMON if name not in CHOOSING)
 SEVERITIES = (1, 3, 5)
+ADAPTED = {"resnet20": (3, 5), "resnet56": (5,)}  # severities that methods adapt to
 # Of CIFAR-10's 7,954 test images at hand.
 PARTS = {"reported": slice(0, 1000), "choosing": slice(2000, 3000)}
 CALIBRATION, CLEAN = slice(5954, 7954), slice(0, 5954)
@@ -150,19 +151,6 @@ def _batches(x: np.ndarray, y: np.ndarray, size: int) -> Iterator[tuple[Tensor, 
     for start in range(0, len(x), size):
         images = torch.from_numpy(np.ascontiguousarray(x[start : start + size]))
         yield images.permute(0, 3, 1, 2).float() / 255, torch.from_numpy(y[start : start + size].astype(np.int64))
-
-
-def runs() -> list[Run]:
-    """Return all runs, those that everything needs first."""
-    found = []
-    for network, adapted in (("resnet20", (3, 5)), ("resnet56", (5,))):
-        found.append(Run(network, "source", "clean", (("calibration", 0),)))
-        for method, severities in (("source", SEVERITIES), ("tent", adapted), ("cattan_plus", adapted)):
-            for part, names in (("choosing", CHOOSING), ("reported", REPORTED)):
-                found += [Run(network, method, part, ((name, level),)) for name in names for level in severities]
-        if network == "resnet20":
-            found += [*stream_runs(), *clean_runs()]
-    return found
 
 
 def stream_runs() -> list[Run]:

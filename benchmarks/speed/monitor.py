@@ -10,7 +10,7 @@ from benchmarks.speed.subjects import network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, interleaved
 from tta_cattan.methods.tent import Tent
-from tta_cattan.monitor import Monitor, Reference
+from tta_cattan.monitor import Calibration, Monitor, Reference
 
 GOAL = "<= 0.01"
 
@@ -22,8 +22,8 @@ def measure(tiny: bool = False, batch: int = 64) -> list[Line]:
     torch.manual_seed(0)
     x, features, logits = torch.rand(batch, 3, size, size), torch.randn(batch, dim), torch.randn(batch, classes)
     tent = Tent(network(name, classes))
-    clean = torch.randn(1000, dim), torch.randn(1000, classes), torch.arange(1000) % classes
-    monitor = Monitor(Reference.of(*clean))
+    calibration = Calibration.of([(torch.randn(1000, classes), torch.arange(1000) % classes)])
+    monitor = Monitor(Reference.of(torch.randn(1000, dim), calibration))
     for _ in range(-(-2 * monitor.window // batch)):
         monitor.observe(logits, features, logits)
     sides = {"TENT step": lambda: tent(x), "monitor": lambda: monitor.observe(logits, features, logits)}

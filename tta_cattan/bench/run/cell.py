@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import torch
@@ -37,7 +37,7 @@ def run_cell(job: Job, setting: Setting) -> Record:
         return method
 
     if is_stream(cfg):
-        return _run_stream_cell(job, setting, make(), meter)
+        return _run_stream_cell(job, setting, make, meter)
     dataset = setting.benchmark.target(cell.target, cell.seed)
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
@@ -59,16 +59,16 @@ def run_cell(job: Job, setting: Setting) -> Record:
     return Record(cell, job.fingerprint, metrics, info, predictions)
 
 
-def _run_stream_cell(job: Job, setting: Setting, method: AdaptationMethod, meter: Meter) -> Record:
+def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMethod], meter: Meter) -> Record:
     """Compute the one cell of a stream."""
     cfg, cell = job.cfg, job.cell
-    stream = stream_of(cfg, setting.benchmark, cell.seed, setting.device)
+    stream, clean = stream_of(cfg, setting.benchmark, cell.seed, setting.device), setting.benchmark.clean(cell.seed)
+    monitor = _monitor(make(), clean, job, setting) if cfg.STREAM.MONITOR else None
+    method = make()
     with progress(None, None, f"{cell.label} {cell.target.label} seed {cell.seed}") as bar:
         every = 1
         if not cfg.STREAM.WAITS:
             every = relative_cost(method, setting.loaded.model, next(stream.batches())[1].inputs)
-        clean = setting.benchmark.clean(cell.seed)
-        monitor = _monitor(method, clean, job, setting) if cfg.STREAM.MONITOR else None
         evaluation = run_stream(method, stream, job.checkpoint, bar.update, every, monitor)
         metrics = {**evaluation.metrics(), **meter.metrics(len(stream.plan), evaluation.earlier_seconds)}
         metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
