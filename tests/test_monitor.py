@@ -90,7 +90,9 @@ def test_the_temperature_is_the_best_of_a_grid():
 
     def loss(t: float) -> float:
         scaled = logits / t
-        return -np.mean([row[y] - math.log(sum(math.exp(one) for one in row)) for row, y in zip(scaled, labels, strict=True)])
+        return -np.mean(
+            [row[y] - math.log(sum(math.exp(one) for one in row)) for row, y in zip(scaled, labels, strict=True)]
+        )
 
     best = min(np.linspace(0.5, 10, 951), key=loss)
     assert fitted_temperature(torch.tensor(logits), torch.tensor(labels)) == pytest.approx(best, abs=0.01)
@@ -131,7 +133,8 @@ def test_a_collapse_is_found_within_five_batches_and_lowers_the_estimate(caplog)
     watching = monitor(callback=lambda event, reading: told.append((event, reading.seen)))
     with caplog.at_level(logging.WARNING, "tta_cattan"):
         readings = feed(watching, features, logits, 40)
-    assert [event for event, _ in told] == ["collapse"] and 600 < told[0][1] <= 600 + 5 * 40
+    assert told[0][0] == "collapse" and 600 < told[0][1] <= 600 + 5 * 40
+    assert [event for event, _ in told[1:]] == ["change"], "confidence jumps too"
     assert "the last predictions fall into about 1." in caplog.text
     confidence = logits[600:].softmax(1).amax(1).mean().item()
     assert confidence > 0.99 and readings[-1].accuracy.value < 0.5, "it is not the confidence that counts"

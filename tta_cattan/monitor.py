@@ -232,7 +232,6 @@ class _Past:
 
     seen: int = 0
     rows: Tensor = field(default_factory=lambda: torch.empty(0))
-    outside: Tensor = field(default_factory=lambda: torch.empty(0))
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
     frozen: Tensor = field(default_factory=lambda: torch.empty(0))
     count: int = 0  # samples of the present domain that have left the window
@@ -251,7 +250,7 @@ class Monitor:
     keys: ClassVar[dict[str, Key]] = {}
 
     window: int = key(250, "samples that a reading is about", at_least(16))
-    change_limit: float = key(20.0, "deviations by which the mean feature moves with a new domain", above(0))
+    change_limit: float = key(10.0, "deviations by which a window's means move with a new domain", above(0))
     collapse_share: float = key(0.35, "share of the source's effective classes below which it is a collapse", above(0))
     on_drift: str = key("warn", "reaction to data unlike the source's", one_of(*REACTIONS))
     on_change: str = key("warn", "reaction to a new domain", one_of(*REACTIONS))
@@ -291,13 +290,16 @@ class Monitor:
 
         ``shifts`` are further labelled sets, such as the same images blurred or noisy: they make the estimate of
         accuracy and its interval better. ``frozen`` is the source network, to estimate its accuracy too. ``layer``
-        names the layer to watch; empty: the input of the classifier. A method of ours adapts to each set, as it will
-        on the stream, and is reset after it; with ``without_drift="predict"`` it only predicts the clean one.
+        names the layer to watch; empty: the input of the classifier. A method of ours adapts to one set after the
+        other, as it will on the stream, and is reset at the end; with ``without_drift="predict"`` it only predicts the
+        clean one.
         """
         window = cls.keys["window"].accept("window", options.get("window", cls.keys["window"].default))
         with Tap(model, layer) as tap:
             clean = tap.collect(batches, frozen, adapting=options.get("without_drift") != "predict")
             sets = [clean, *(tap.collect(shift, frozen) for shift in shifts)]
+        if isinstance(model, AdaptationMethod):
+            model.reset()
         features = sets[0][0]
         own = Calibration.of([(logits, labels) for _, logits, _, labels in sets], window)
         other = None if frozen is None else Calibration.of([(logits, labels) for _, _, logits, labels in sets], window)
@@ -319,13 +321,18 @@ class Monitor:
         finite = logits.isfinite().all(1) & features.isfinite().all(1)
         logits, features = logits[finite].float().cpu(), features[finite].float().cpu()
         past.seen += len(finite)
-        rows, outside = _coordinates(features, source)
-        past.rows, leaving = _slide(past.rows, rows, self.window)
-        past.outside, _ = _slide(past.outside, outside, self.window)
+        past.rows, leaving = _slide(past.rows, self._summary(logits, features), self.window)
         past.logits, _ = _slide(past.logits, logits, self.window)
         if frozen is not None:
             past.frozen, _ = _slide(past.frozen, frozen.float().cpu(), self.window)
         return self._read(leaving, len(logits), frozen is not None)
+
+    def _summary(self, logits: Tensor, features: Tensor) -> Tensor:
+        """Return each sample's coordinates in ``W_s``, log energy, share of it outside, and entropy: B x (d + 3)."""
+        rows, outside = _coordinates(features, self.reference.subspace)
+        energy = rows.square().sum(1).clamp_min(1e-12).log()
+        entropy = torch.special.entr((logits / self.reference.calibration.temperature).softmax(1)).sum(1)
+        return torch.cat([rows, torch.stack([energy, outside, entropy], 1)], 1)
 
     @property
     def _prior(self) -> Tensor:
@@ -335,7 +342,8 @@ class Monitor:
         """Return the reading of the present window and react to what is new in it."""
         past, reference = self._past, self.reference
         full = len(past.logits) >= self.window
-        drift = frechet_distance(past.rows, reference.variances) if len(past.rows) else 0.0
+        d, some = reference.subspace.d, len(past.rows) > 0
+        drift = frechet_distance(past.rows[:, :d], reference.variances) if some else 0.0
         changed = self._change(leaving, batch)
         recent = past.logits[-max(2 * batch, 64) :].argmax(1) if len(past.logits) else torch.zeros(1, dtype=torch.long)
         classes = effective_classes(recent, len(self._prior))
@@ -354,7 +362,7 @@ class Monitor:
         events = tuple(name for name in EVENTS if states[name] and not past.standing.get(name, False))
         past.standing = states
         reading = Reading(
-            past.seen, drift, past.outside.mean().item() if len(past.outside) else 0.0, states["drift"], changed,
+            past.seen, drift, past.rows[:, d + 1].mean().item() if some else 0.0, states["drift"], changed,
             accuracy, frozen, classes, states["collapse"], events,
         )  # fmt: skip
         for event in events:
@@ -365,7 +373,11 @@ class Monitor:
         return reading
 
     def _change(self, leaving: Tensor, batch: int) -> bool:
-        """Tell whether the window's mean is not that of the domain before it; if so, the last batch begins a domain."""
+        """Tell whether the window's mean is not that of the domain before it; if so, the last batch begins a domain.
+
+        Note: statistics of the batch hide a domain from the mean feature, not from energy and entropy; and adapting
+        moves the mean feature of one domain too, so that it counts half.
+        """
         past = self._past
         if len(leaving):
             total = past.count + len(leaving)
@@ -376,7 +388,12 @@ class Monitor:
             past.count = total
         if past.count < self.window // 2:
             return False
-        if mean_shift(past.rows, past.count, past.mean, past.second) <= self.change_limit:
+        d = self.reference.subspace.d
+        features, others = (
+            mean_shift(past.rows[:, one], past.count, past.mean[one], past.second[one])
+            for one in (slice(d), slice(d, None))
+        )
+        if max(features / 2, others) <= self.change_limit:
             return False
         past.count = 0
         past.rows = past.rows[-batch:]
@@ -457,8 +474,6 @@ class Tap:
                 logits = run(x)
                 other = logits[:0] if frozen is None else frozen.eval()(x)
                 found.append((self.features.cpu(), logits.cpu(), other.cpu(), y.cpu()))
-        if method:
-            self.model.reset()
         if not found:
             raise UserError("no batches were given: a monitor is fitted to labelled data without shift")
         features, logits, others, labels = (torch.cat(parts) for parts in zip(*found, strict=True))

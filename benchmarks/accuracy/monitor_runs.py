@@ -158,9 +158,16 @@ def stream_runs() -> list[Run]:
     hard = tuple((name, 5) for name in REPORTED)
     settings: list[tuple[str, int, float | None]] = [
         ("source", BATCH, None), ("tent", BATCH, None), ("cattan_plus", BATCH, None),
-        ("tent", BATCH, 1e-2), ("tent", BATCH, 3e-2), ("tent", 16, 3e-3), ("cattan_plus", 16, None),
+        ("tent", BATCH, 1e-2), ("tent", BATCH, 3e-2), ("tent", BATCH, 0.1), ("tent", 16, 3e-3), ("tent", 16, 3e-2),
+        ("cattan_plus", BATCH, 3e-2), ("cattan_plus", 16, None), ("cattan_plus", 16, 1e-2),
     ]  # fmt: skip
     return [Run("resnet20", method, "reported", hard, batch, lr, count=500) for method, batch, lr in settings]
+
+
+def calibration_run(run: Run) -> Run:
+    """Return the labelled stream that a monitor of ``run`` is fitted to: clean images, then corruptions that choose."""
+    shifts = tuple((name, severity) for severity in (3, 5) for name in CHOOSING)
+    return Run(run.network, run.method, "choosing", (("calibration", 0), *shifts), run.batch, run.lr, count=500)
 
 
 def clean_runs() -> list[Run]:

@@ -44,8 +44,8 @@ class StreamEvaluation(Evaluation):
         """Keep a reading of the monitor where it completes a window."""
         if reading.changed:
             self.changes.append(reading.seen)
-        if reading.accuracy is not None and reading.seen // WINDOW > (self.watched[-1][0] // WINDOW if self.watched else 0):
-            estimate = reading.accuracy
+        estimate, last = reading.accuracy, self.watched[-1][0] if self.watched else 0
+        if estimate is not None and reading.seen // WINDOW > last // WINDOW:
             self.watched.append([reading.seen, estimate.value, estimate.low, estimate.high, reading.drift])
 
     def metrics(self) -> dict[str, float]:
@@ -96,7 +96,7 @@ def run_stream(
 ) -> StreamEvaluation:
     """Predict and adapt to each batch once; go on from ``checkpoint`` where there is one, bit for bit.
 
-    With ``adapt_every = n``, the method adapts to every n-th batch and only predicts the others. A ``monitor`` looks on.
+    With ``adapt_every = n``, the method adapts to every n-th batch and only predicts the others. A monitor looks on.
 
     Note: the checkpoint stays until its owner has stored the result.
     """
