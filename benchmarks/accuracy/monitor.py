@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from benchmarks.accuracy import estimators
 from benchmarks.accuracy.monitor_runs import (
     ADAPTED,
+    BATCH,
     CHOOSING,
     REPORTED,
     SEVERITIES,
@@ -33,6 +35,7 @@ from tta_cattan.monitor import EVENTS, Calibration, Monitor, Reading, Reference,
 Score = Callable[[Outputs], float]
 NETWORKS = {"resnet20": "ResNet-20", "resnet56": "ResNet-56"}
 METHODS = {"source": "frozen", "tent": "TENT", "cattan_plus": "CATTAn+"}
+_FROZEN = {"method": "source", "lr": None, "batch": BATCH}
 WINDOW = 250  # of the monitor, in streams
 # Those that are accuracies as they are; the others need a line, which is fitted to the five corruptions that choose.
 AS_THEY_ARE = ("average confidence", "difference of confidences", "ATC", "AETTA")
@@ -127,15 +130,18 @@ def table(evaluations: Sequence[Evaluation]) -> str:
     return "\n".join(lines)
 
 
-def watched(evaluation: Evaluation, run: Run, outputs: Outputs) -> list[Reading]:
-    """Return the readings over a run."""
-    fitted = evaluation.run(calibration_run(run))
+def watched(evaluation: Evaluation, run: Run, outputs: Outputs, frozen: Outputs) -> list[Reading]:
+    """Return the readings over a run beside the frozen network."""
+    fitted, frozen_fitted = (evaluation.run(calibration_run(one)) for one in (run, replace(run, **_FROZEN)))
     sets = [fitted.domain == number for number in range(int(fitted.domain.max()) + 1)]
-    calibration = Calibration.of([(fitted.logits[one], fitted.labels[one]) for one in sets], WINDOW)
+    own, other = (
+        Calibration.of([(one.logits[part], one.labels[part]) for part in sets], WINDOW)
+        for one in (fitted, frozen_fitted)
+    )
     quiet = {f"on_{event}": "ignore" for event in EVENTS}
-    monitor = Monitor(Reference.of(fitted.features[sets[0]], calibration, window=WINDOW), window=WINDOW, **quiet)
-    batches = zip(outputs.logits.split(run.batch), outputs.features.split(run.batch), strict=True)
-    return [monitor.observe(logits, features) for logits, features in batches]
+    monitor = Monitor(Reference.of(fitted.features[sets[0]], own, other, window=WINDOW), window=WINDOW, **quiet)
+    batches = (one.split(run.batch) for one in (outputs.logits, outputs.features, frozen.logits))
+    return [monitor.observe(*batch) for batch in zip(*batches, strict=True)]
 
 
 def collapse_began(outputs: Outputs, frozen: Outputs) -> int | None:
@@ -151,12 +157,24 @@ def collapse_began(outputs: Outputs, frozen: Outputs) -> int | None:
 
 def stream_table(evaluation: Evaluation) -> str:
     """Return, per stream, how well the estimate follows the truth, which changes and collapses are found."""
-    frozen = evaluation.run(stream_runs()[0])
-    heads = ["stream", "accuracy", "error", "held", "new domains", "false", "drift", "collapse", "found"]
+    heads = [
+        "stream",
+        "accuracy",
+        "frozen",
+        "error",
+        "held",
+        "new domains",
+        "false",
+        "drift",
+        "worse",
+        "collapse",
+        "found",
+    ]
     lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
     for run in [*stream_runs(), *clean_runs()]:
         outputs = evaluation.run(run)
-        readings = watched(evaluation, run, outputs)
+        frozen = evaluation.run(replace(run, **_FROZEN))
+        readings = watched(evaluation, run, outputs, frozen)
         right = (outputs.logits.argmax(1) == outputs.labels).double()
         full = [r for r in readings if r.accuracy]
         truth = [right[max(r.seen - WINDOW, 0) : r.seen].mean().item() for r in full]
@@ -165,14 +183,18 @@ def stream_table(evaluation: Evaluation) -> str:
         borders = [n for n in range(1, len(right)) if outputs.domain[n] != outputs.domain[n - 1]]
         changes = [r.seen for r in readings if r.changed]
         hits = [b for b in borders if any(b < c <= b + 500 for c in changes)]
-        began = collapse_began(outputs, frozen) if len(outputs.labels) == len(frozen.labels) else None
-        found = next((r.seen for r in readings if r.collapsed), None)
+        firsts = [
+            next((r.seen for r in readings if r.drifted), None),
+            next((r.seen for r in readings if "worse" in r.events), None),
+            collapse_began(outputs, frozen),
+            next((r.seen for r in readings if r.collapsed), None),
+        ]
         rate = "" if run.lr is None else f", rate {run.lr:g}"
         what = f"{METHODS[run.method]}{rate}, batch {run.batch}" + (" (clean)" if not run.domains[0][1] else "")
-        drifted = next((r.seen for r in readings if r.drifted), None)
         cells = [
-            f"{100 * outputs.accuracy:.1f}", f"{100 * np.mean(gaps):.1f}", f"{100 * held:.0f} %",
-            f"{len(hits)} of {len(borders)}", str(len(changes) - len(hits)), str(drifted or "-"), str(began or "-"), str(found or "-"),
+            f"{100 * outputs.accuracy:.1f}", f"{100 * frozen.accuracy:.1f}", f"{100 * np.mean(gaps):.1f}",
+            f"{100 * held:.0f} %", f"{len(hits)} of {len(borders)}", str(len(changes) - len(hits)),
+            *(f"{first:,}" if first else "-" for first in firsts),
         ]  # fmt: skip
         lines.append(f"| {what} | {' | '.join(cells)} |")
     return "\n".join(lines)
