@@ -6,6 +6,7 @@ import copy
 import io
 import logging
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -288,3 +289,20 @@ def test_mistakes_are_refused(make, words):
     with pytest.raises(UserError) as error:
         make()
     assert words in str(error.value)
+
+
+def test_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[1] / "docs" / "monitor.md").read_text(encoding="utf-8")
+    code = (
+        page.split("```python\n")[1]
+        .split("```")[0]
+        .replace("copy.deepcopy(net)", "copy.deepcopy(net), transform=False")
+    )
+    names = {
+        "copy": copy, "torch": torch, "net": Network().eval(), "clean": batches(500, 1), "noisy": batches(500, 2, shift=0.5),
+        "blurred": batches(500, 3, shift=1.0), "stream": [x for x, _ in batches(500, 4)],
+    }  # fmt: skip
+    exec(code, names)
+    assert names["watched"].reading.seen == 500
+    torch.load("monitor.pt", weights_only=True)

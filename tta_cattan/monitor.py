@@ -429,8 +429,12 @@ _SIGHTS: dict[str, Callable[[Reading], str]] = {
     "drift": lambda r: f"the features are unlike the source's (drift {r.drift:.2f})",
     "change": lambda r: "a new domain began",
     "collapse": lambda r: f"the last predictions fall into about {r.classes:.1f} classes",
-    "worse": lambda r: f"the estimated accuracy {r.accuracy.value:.2f} is below the frozen {r.frozen.value:.2f}",
+    "worse": lambda r: f"the estimated accuracy {_shown(r.accuracy)} is below the frozen network's {_shown(r.frozen)}",
 }
+
+
+def _shown(estimate: Estimate | None) -> str:
+    return "?" if estimate is None else f"{estimate.value:.2f}"
 
 
 def _slide(window: Tensor, new: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -445,7 +449,7 @@ class Tap:
 
     def __init__(self, model: nn.Module, layer: str = "") -> None:
         self.model, self.layer = model, layer
-        self.features: Tensor | None = None
+        self.features = torch.empty(0)  # of the last pass
         inner = model.model if isinstance(model, AdaptationMethod) else model
         aligned = getattr(model, "aligned", None)
         if layer:

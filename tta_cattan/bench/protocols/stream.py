@@ -111,7 +111,7 @@ def run_stream(
         adapting = (number - 1) % adapt_every == 0
         logits = method(batch.inputs) if adapting else method.predict(batch.inputs)
         evaluation.add(batch.indices, logits, batch.labels)
-        if monitor is not None:
+        if monitor is not None and tap is not None:
             evaluation.note(monitor.observe(logits, tap.features))
         if method.safety.collapses > before:
             evaluation.collapses.append(evaluation.count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset
@@ -86,7 +87,8 @@ def _monitor(method: AdaptationMethod, clean: Dataset | None, job: Job, setting:
     cfg = job.cfg
     source = Stream(clean, cfg.TEST.BATCH_SIZE, job.cell.seed, setting.device, cfg.TEST.NUM_WORKERS)
     batches = ((batch.inputs, batch.labels) for batch in islice(source, -(-_CLEAN // cfg.TEST.BATCH_SIZE)))
-    return Monitor.fit(method, batches, **{f"on_{event}": "ignore" for event in EVENTS}, window=WINDOW)
+    quiet: dict[str, Any] = {f"on_{event}": "ignore" for event in EVENTS}
+    return Monitor.fit(method, batches, window=WINDOW, **quiet)
 
 
 def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:
