@@ -294,15 +294,11 @@ def test_mistakes_are_refused(make, words):
 def test_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[1] / "docs" / "monitor.md").read_text(encoding="utf-8")
-    code = (
-        page.split("```python\n")[1]
-        .split("```")[0]
-        .replace("copy.deepcopy(net)", "copy.deepcopy(net), transform=False")
-    )
-    names = {
-        "copy": copy, "torch": torch, "net": Network().eval(), "clean": batches(500, 1), "noisy": batches(500, 2, shift=0.5),
-        "blurred": batches(500, 3, shift=1.0), "stream": [x for x, _ in batches(500, 4)],
-    }  # fmt: skip
+    code = page.split("```python\n")[1].split("```")[0].replace("copy.deepcopy(net)", "net.copy(), transform=False")
+    net = Network().eval()
+    net.copy = lambda: Network()
+    sets = {name: batches(500, n, shift=n / 2) for n, name in enumerate(("clean", "noisy", "blurred"))}
+    names = {"torch": torch, "net": net, **sets, "stream": [x for x, _ in batches(500, 4)]}
     exec(code, names)
     assert names["watched"].reading.seen == 500
     torch.load("monitor.pt", weights_only=True)

@@ -25,7 +25,7 @@ EVENTS = ("drift", "change", "collapse", "worse")
 REACTIONS = ("ignore", "warn", "reset", "source")
 
 _NORMAL_90 = 1.645  # half width of a 90 % interval, in standard deviations
-_UNKNOWN_DEVIATION = 0.05  # of the estimate, where no labelled shift shows it
+_UNKNOWN_DEVIATION = 0.1  # of the estimate, where no labelled shift shows it: a guess
 _NULL_WINDOWS = 100  # windows of clean data that show how far chance alone takes the drift score
 
 
