@@ -294,11 +294,10 @@ def test_mistakes_are_refused(make, words):
 def test_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[1] / "docs" / "monitor.md").read_text(encoding="utf-8")
-    code = page.split("```python\n")[1].split("```")[0].replace("copy.deepcopy(net)", "net.copy(), transform=False")
+    code = page.split("```python\n")[1].split("```")[0]
     net = Network().eval()
-    net.copy = lambda: Network()
     sets = {name: batches(500, n, shift=n / 2) for n, name in enumerate(("clean", "noisy", "blurred"))}
-    names = {"torch": torch, "net": net, **sets, "stream": [x for x, _ in batches(500, 4)]}
+    names = {"copy": copy, "torch": torch, "net": net, **sets, "stream": [x for x, _ in batches(500, 4)]}
     exec(code, names)
     assert names["watched"].reading.seen == 500
     torch.load("monitor.pt", weights_only=True)
