@@ -251,7 +251,7 @@ class Monitor:
 
     window: int = key(250, "samples that a reading is about", at_least(16))
     change_limit: float = key(10.0, "deviations by which a window's means move with a new domain", above(0))
-    collapse_share: float = key(0.35, "share of the source's effective classes below which it is a collapse", above(0))
+    collapse_share: float = key(0.35, "share of the effective classes below which it is a collapse", above(0))
     on_drift: str = key("warn", "reaction to data unlike the source's", one_of(*REACTIONS))
     on_change: str = key("warn", "reaction to a new domain", one_of(*REACTIONS))
     on_collapse: str = key("warn", "reaction to predictions that fall into few classes", one_of(*REACTIONS))
@@ -348,15 +348,16 @@ class Monitor:
         recent = past.logits[-max(2 * batch, 64) :].argmax(1) if len(past.logits) else torch.zeros(1, dtype=torch.long)
         classes = effective_classes(recent, len(self._prior))
         usual = min(math.exp(torch.special.entr(self._prior).sum().item()), len(recent))
-        if len(past.frozen) >= len(recent):
-            usual = effective_classes(past.frozen[-len(recent) :].argmax(1), len(self._prior))
+        most = 1 + self.collapse_share * (usual - 1)
+        if len(past.frozen) >= len(recent):  # a hard domain has few classes for the frozen network too
+            most = min(most, 0.75 * effective_classes(past.frozen[-len(recent) :].argmax(1), len(self._prior)))
         accuracy = reference.calibration.estimate(past.logits) if full else None
         compared = reference.frozen or reference.calibration
         frozen = compared.estimate(past.frozen) if len(past.frozen) >= self.window else None
         states = {
             "drift": full and drift > reference.drift_limit,
             "change": changed,
-            "collapse": len(recent) >= 32 and classes < 1 + self.collapse_share * (usual - 1),
+            "collapse": len(recent) >= 32 and classes < most,
             "worse": accuracy is not None and frozen is not None and accuracy.high < frozen.low,
         }
         events = tuple(name for name in EVENTS if states[name] and not past.standing.get(name, False))
