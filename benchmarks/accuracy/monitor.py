@@ -37,7 +37,7 @@ NETWORKS = {"resnet20": "ResNet-20", "resnet56": "ResNet-56"}
 METHODS = {"source": "frozen", "tent": "TENT", "cattan_plus": "CATTAn+"}
 _FROZEN = {"method": "source", "lr": None, "batch": BATCH}
 WINDOW = 250  # of the monitor, in streams
-# Those that are accuracies as they are; the others need a line, which is fitted to the five corruptions that choose.
+# Those that are accuracies as they are; every estimator also gets a line, fitted to the five corruptions that choose.
 AS_THEY_ARE = ("average confidence", "difference of confidences", "ATC", "AETTA")
 
 
@@ -48,8 +48,9 @@ class Evaluation:
         self.network = network
         self._outputs = lambda run: outputs_of(data, out, run)
 
-    def clean(self, method: str) -> Outputs:
-        return self._outputs(Run(self.network, method, "clean", (("calibration", 0),)))
+    def clean(self) -> Outputs:
+        """Return the frozen network's outputs on clean images, which calibrate every estimator."""
+        return self._outputs(Run(self.network, "source", "clean", (("calibration", 0),)))
 
     def shifts(self, method: str, part: str) -> list[Outputs]:
         names = {"choosing": CHOOSING, "reported": REPORTED}[part]
@@ -58,7 +59,7 @@ class Evaluation:
 
     def reference(self, method: str, fitted: bool = True) -> Reference:
         """Return the reference by the clean images and, if ``fitted``, by the corruptions that choose."""
-        clean = self.clean(method)
+        clean = self.clean()
         sets = [clean, *(self.shifts(method, "choosing") if fitted else [])]
         return Reference.of(clean.features, Calibration.of([(one.logits, one.labels) for one in sets], 1000))
 
@@ -99,7 +100,7 @@ def scores(clean: Outputs, reference: Reference) -> dict[str, Score]:
 
 def errors(evaluation: Evaluation, method: str) -> dict[str, tuple[float, float]]:
     """Return mean absolute error (points) and correlation of each estimator on the reported corruptions."""
-    clean, reported = evaluation.clean(method), evaluation.shifts(method, "reported")
+    clean, reported = evaluation.clean(), evaluation.shifts(method, "reported")
     choosing = evaluation.shifts(method, "choosing")
     truth = np.array([o.accuracy for o in reported])
     found: dict[str, tuple[float, float]] = {}
@@ -109,10 +110,10 @@ def errors(evaluation: Evaluation, method: str) -> dict[str, tuple[float, float]
 
     for name, score in scores(clean, evaluation.reference(method, fitted=False)).items():
         values = [score(o) for o in reported]
-        if name not in AS_THEY_ARE:
-            line = np.polyfit([score(o) for o in choosing], [o.accuracy for o in choosing], 1)
-            values, name = list(np.polyval(line, values)), f"{name}, line"
-        add(name, values)
+        if name in AS_THEY_ARE:
+            add(name, values)
+        line = np.polyfit([score(o) for o in choosing], [o.accuracy for o in choosing], 1)
+        add(f"{name}, line", list(np.polyval(line, values)))
     for name, fitted in (("monitor, clean data alone", False), ("monitor, line", True)):
         calibration = evaluation.reference(method, fitted).calibration
         add(name, [calibration.estimate(o.logits).value for o in reported])
