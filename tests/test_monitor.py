@@ -218,6 +218,24 @@ def test_the_policy_answers_a_collapse(reaction):
     assert torch.equal(logits, frozen(stream[15])) == (reaction == "source")
 
 
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_watched_method_goes_on_where_its_state_was_taken(mirror, monkeypatch):
+    def make() -> nn.Module:
+        method = Tent(Network(), lr=0.01)
+        if mirror:  # two rows of features a sample, as methods have that look at mirror images
+            monkeypatch.setattr(Tent, "infer", lambda self, x, adapting: self.model(torch.cat([x, x]))[: len(x)])
+        return fitted(method, window=100, on_collapse="source").watch(method, frozen=Network().eval())
+
+    first, stream = make(), [x for x, _ in batches(400, 1)]
+    for x in stream[:5]:
+        first(x)
+    first.on_source = True
+    second = make()
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for x in stream[5:]:
+        assert torch.equal(first(x), second(x)) and first.reading == second.reading
+
+
 def test_a_method_rests_on_data_without_drift():
     method = Tent(Network(), lr=0.1, statistics="source")
     watched = fitted(method, without_drift="predict", window=100).watch(method)
@@ -281,6 +299,7 @@ def test_clean_digits_raise_no_alarm():
         (lambda: monitor().observe(torch.zeros(3, 5), torch.zeros(3, D)), "the reference is of 4 classes"),
         (lambda: monitor(on_worse="source").watch(Network()), "pass frozen="),
         (lambda: monitor(on_change="reset").watch(Network()), "has no reset()"),
+        (lambda: monitor(without_drift="predict").watch(Network()), "has no predict()"),
         (lambda: Monitor.fit(Network(), []), "no batches were given"),
         (lambda: Monitor.fit(Network(), batches(20, 1), d=6), "at least 24"),
     ],
@@ -300,4 +319,4 @@ def test_the_page_runs(tmp_path, monkeypatch):
     names = {"copy": copy, "torch": torch, "net": net, **sets, "stream": [x for x, _ in batches(500, 4)]}
     exec(code, names)
     assert names["watched"].reading.seen == 500
-    torch.load("monitor.pt", weights_only=True)
+    torch.load("watched.pt", weights_only=True)

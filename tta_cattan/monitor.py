@@ -313,6 +313,7 @@ class Monitor:
     def observe(self, logits: Tensor, features: Tensor, frozen: Tensor | None = None) -> Reading:
         """Take note of a batch: its logits (B x C), its features (B x D), and the frozen network's logits if known."""
         past, source = self._past, self.reference.subspace
+        features = _per_sample(features, len(logits))
         if logits.ndim != 2 or features.shape != (len(logits), source.dim) or logits.shape[1] != len(self._prior):
             raise UserError(
                 f"logits of shape {tuple(logits.shape)} and features of shape {tuple(features.shape)}: the reference "
@@ -324,8 +325,18 @@ class Monitor:
         past.rows, leaving = _slide(past.rows, self._summary(logits, features), self.window)
         past.logits, _ = _slide(past.logits, logits, self.window)
         if frozen is not None:
-            past.frozen, _ = _slide(past.frozen, frozen.float().cpu(), self.window)
-        return self._read(leaving, len(logits), frozen is not None)
+            past.frozen, _ = _slide(past.frozen, frozen[frozen.isfinite().all(1)].float().cpu(), self.window)
+        return self._read(leaving, len(logits))
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the last window was unlike the source's."""
+        return self._past.standing.get("drift", False)
+
+    @property
+    def seen(self) -> int:
+        """Samples observed so far."""
+        return self._past.seen
 
     def _summary(self, logits: Tensor, features: Tensor) -> Tensor:
         """Return each sample's coordinates in ``W_s``, log energy, share of it outside, and entropy: B x (d + 3)."""
@@ -338,7 +349,7 @@ class Monitor:
     def _prior(self) -> Tensor:
         return self.reference.calibration.prior
 
-    def _read(self, leaving: Tensor, batch: int, with_frozen: bool) -> Reading:
+    def _read(self, leaving: Tensor, batch: int) -> Reading:
         """Return the reading of the present window and react to what is new in it."""
         past, reference = self._past, self.reference
         full = len(past.logits) >= self.window
@@ -438,6 +449,11 @@ def _shown(estimate: Estimate | None) -> str:
     return "?" if estimate is None else f"{estimate.value:.2f}"
 
 
+def _per_sample(features: Tensor, n: int) -> Tensor:
+    """Return the mean of each sample's rows, where a method looks at mirror images too."""
+    return features.unflatten(0, (-1, n)).mean(0) if n and len(features) > n and len(features) % n == 0 else features
+
+
 def _slide(window: Tensor, new: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Return the last ``size`` rows of both, and the rows that drop out."""
     both = torch.cat([window, new]) if len(window) else new
@@ -478,7 +494,7 @@ class Tap:
             for x, y in batches:
                 logits = run(x)
                 other = logits[:0] if frozen is None else frozen.eval()(x)
-                found.append((self.features.cpu(), logits.cpu(), other.cpu(), y.cpu()))
+                found.append((_per_sample(self.features, len(logits)).cpu(), logits.cpu(), other.cpu(), y.cpu()))
         if not found:
             raise UserError("no batches were given: a monitor is fitted to labelled data without shift")
         features, logits, others, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -508,6 +524,8 @@ class Watched(nn.Module):
             raise UserError("a policy is 'source', and no frozen network is given: pass frozen=, a copy of the source")
         if "reset" in wanted.values() and not hasattr(model, "reset"):
             raise UserError(f"a policy is 'reset', and {type(model).__name__} has no reset(): use 'warn' or 'source'")
+        if monitor.without_drift == "predict" and not hasattr(model, "predict"):
+            raise UserError(f"without_drift = 'predict', and {type(model).__name__} has no predict(): use 'adapt'")
         self.monitor, self.model, self.frozen = monitor, model, frozen
         self.on_source = False
         self.reading: Reading | None = None
@@ -524,11 +542,20 @@ class Watched(nn.Module):
         if self.on_source:
             logits, tap = frozen, self._taps[1]
         else:
-            idle = self.monitor.without_drift == "predict" and self.reading is not None and not self.reading.drifted
+            idle = self.monitor.without_drift == "predict" and self.monitor.seen > 0 and not self.monitor.drifted
             logits, tap = (self.model.predict(x) if idle else self.model(x)), self._taps[0]
         self.reading = self.monitor.observe(logits, tap.features, frozen)
         self._react(self.reading)
         return logits
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return the monitor's state and that of the policies, for ``state_dict``."""
+        return {"monitor": self.monitor.state_dict(), "on_source": self.on_source, "batches": self._batches}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Go on where the state was taken."""
+        self.monitor.load_state_dict(state["monitor"])
+        self.on_source, self._batches = state["on_source"], state["batches"]
 
     def _react(self, reading: Reading) -> None:
         """Reset or fall back as the policies say; a new domain ends a fall-back."""

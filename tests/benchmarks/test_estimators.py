@@ -15,6 +15,8 @@ from benchmarks.accuracy.estimators import (
     nuclear_norm,
     thresholded_confidence,
 )
+from benchmarks.accuracy.monitor import collapse_began
+from benchmarks.accuracy.monitor_runs import Outputs
 
 RNG = np.random.default_rng(0)
 CLEAN, TARGET = RNG.normal(0, 3, (50, 4)), RNG.normal(0, 1, (30, 4))
@@ -71,3 +73,15 @@ def test_nuclear_norm():
     p = np.array(softmax(TARGET))
     values = np.sqrt(np.maximum(np.linalg.eigvalsh(p.T @ p), 0))
     assert nuclear_norm(torch.tensor(TARGET)) == pytest.approx(values.sum() / math.sqrt(4 * 30))
+
+
+def test_a_collapse_begins_when_five_batches_are_half_as_often_right():
+    labels = torch.zeros(20, dtype=torch.long)
+
+    def outputs(right: list[int]) -> Outputs:
+        logits = torch.tensor([[1.0, 0.0] if one else [0.0, 1.0] for one in right])
+        return Outputs(logits, labels, labels, labels, labels, labels, batch=2)
+
+    frozen, good = outputs([1] * 20), outputs([1] * 10 + [0] * 5 + [1] * 5)
+    assert collapse_began(good, frozen) is None, "five of ten at worst"
+    assert collapse_began(outputs([1] * 10 + [0] * 10), frozen) == 16
