@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         CATTAnPlus,
         setup_model,
     )
+    from tta_cattan.monitor import Monitor
     from tta_cattan.util.errors import UserError
     from tta_cattan.util.keys import above, at_least, key, one_of, within
 
@@ -28,6 +29,7 @@ _EXPORTS = {
     "CATTAn": "tta_cattan.methods",
     "CATTAnForward": "tta_cattan.methods",
     "CATTAnPlus": "tta_cattan.methods",
+    "Monitor": "tta_cattan.monitor",
     "SourceMoments": "tta_cattan.alignment",
     "Subspace": "tta_cattan.alignment",
     "UserError": "tta_cattan.util.errors",
@@ -51,6 +53,7 @@ __all__ = [
     "CATTAn",
     "CATTAnForward",
     "CATTAnPlus",
+    "Monitor",
     "SourceMoments",
     "Subspace",
     "UserError",

@@ -18,6 +18,7 @@ NAMES = (
     "features_step",
     "subspace_fit",
     "tracker",
+    "monitor",
     "evaluation",
     "harness",
     "offline",
