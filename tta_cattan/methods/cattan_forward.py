@@ -27,8 +27,9 @@ from tta_cattan.alignment.recolouring import (
     signatures,
     with_ridge,
 )
-from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches, Target
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.methods.safety import all_finite
+from tta_cattan.methods.target import Target
 from tta_cattan.network.copies import plain_copy
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import NOT_EMPTY, above, at_least, key
@@ -202,7 +203,7 @@ class CATTAnForward(AdaptationMethod):
         self.source = None if given is None else given.to(device)
         # Without source data: what one class moves most layers of CIFAR and ImageNet models by.
         usual = dict.fromkeys(layers, 0.02)
-        self.class_shares: Mapping[str, float] = usual if self.source is None else self.source.classes
+        self.class_shifts: Mapping[str, float] = usual if self.source is None else self.source.classes
         self.colours: Colours = {} if self.source is None else self._colours(self.source)
 
     def _colours(self, source: SourceMoments) -> Colours:
@@ -221,44 +222,35 @@ class CATTAnForward(AdaptationMethod):
         for _, x in batches:
             self.infer(x, adapting=True)
 
-    @contextmanager
-    def as_source(self) -> Iterator[None]:
-        """Be the source model for a while, without any domain's maps."""
-        target, self.target = self.target, self.new_target(None)
-        try:
-            with super().as_source():
-                yield
-        finally:
-            self.target = target
-
     @torch.no_grad()
     def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
         """Predict a batch with the moments that it has moved; the same batch again moves nothing."""
         return self.infer(x, adapting=self._differs_from_last(x))
 
     def infer(self, x: Tensor, adapting: bool) -> Tensor:
-        """Run the aligned model; an image that holds NaN or Inf gets NaN logits and touches nothing else."""
-        good = None if all_finite(x) else torch.isfinite(x).flatten(1).all(1)
-        if good is None or good.all():
-            return self._aligned(x, adapting)
-        if adapting:
-            self.safety.skip("batch", x)
-        if not good.any():
-            return super().infer(x, adapting)
-        logits = self._aligned(x[good], adapting)
-        whole = logits.new_full((len(x), logits.shape[1]), float("nan"))
-        whole[good] = logits
-        return whole
+        """Run the aligned model and, where it adapts, remember the classes that it predicts.
 
-    def _aligned(self, x: Tensor, adapting: bool) -> Tensor:
-        """Run the model on finite images and, where it adapts, remember the classes that it predicts."""
-        layers = batch_norms(self.model)
-        passing = _Pass(self, adapting)
-        with watch_producers(self.model, passing.made), replaced_forward(layers, passing.forward):
+        Note: images do not meet in the network, so one that holds NaN or Inf spoils its own logits alone.
+        """
+        finite = None if all_finite(x) else torch.isfinite(x).flatten(1).all(1)
+        if adapting and finite is not None and not finite.all():
+            self.safety.skip("batch", x)
+        passing = _Pass(self, adapting, finite)
+        with watch_producers(self.model, passing.made), replaced_forward(batch_norms(self.model), passing.forward):
             logits = super().infer(x, adapting)
         if adapting and passing.usable:
             self.target.predicted(passing.domain, logits if passing.kept is None else logits[passing.kept])
         return logits
+
+    @contextmanager
+    def as_source(self) -> Iterator[None]:
+        """Be the source model for a while: one that has met no domain."""
+        own, self.target = self.target, self.new_target(None)
+        try:
+            with super().as_source():
+                yield
+        finally:
+            self.target = own
 
     def source_signature(self, layer: _BatchNorm, size: int) -> tuple[Tensor, Tensor]:
         """Return mean and precision of the source's signatures, which have ``size`` entries."""
@@ -309,10 +301,10 @@ class CATTAnForward(AdaptationMethod):
 class _Pass:
     """One pass through the network: the first layer finds the domain, every layer is aligned to it."""
 
-    def __init__(self, method: CATTAnForward, adapting: bool) -> None:
+    def __init__(self, method: CATTAnForward, adapting: bool, finite: Tensor | None) -> None:
         self.method, self.target, self.adapting = method, method.target, adapting
         self.domain: Domain | None = None
-        self.kept: Tensor | None = None  # images that are not rubbish; None: all
+        self.kept = finite  # the images that are not rubbish; None: all
         self.usable = self.absorbs = self.maps = False
         self.share = 1.0
         self.begun = False
@@ -340,9 +332,11 @@ class _Pass:
             difference = signature - other
             return ((difference @ precision) * difference).sum(-1) / len(centre)
 
+        found = self.method.mean_of_views(found)
         usable = distance(found, centre) <= self.method.far  # not for NaN
-        if not usable.all():
-            self.kept, found = usable, found[usable]
+        usable = usable if self.kept is None else usable & self.kept
+        self.kept = None if usable.all() else usable
+        found = found[usable]
         n = float(len(found))
         self.usable = n > 0
         if not self.usable:
@@ -358,7 +352,7 @@ class _Pass:
         if self.method.source is None:  # one class looks like another domain to a signature that nobody has fitted
             near += 0.5 * skew_of(target.frequencies)
         if target.known:
-            place = 0 if target.domains else self.begin(signature, n)
+            place = 0 if target.domains else self.begin(signature, n) if self.adapting else -1
         elif from_source <= near:
             place = -1
         elif place < 0 or distances[place] > max(self.method.near, 0.5 * from_source):
@@ -411,7 +405,7 @@ class _Pass:
     def absorb(self, domain: Domain, name: str, layer: _BatchNorm, x: Tensor) -> None:
         """Move a layer's moments by a batch, and its map by them."""
         full = name in self.method.colours
-        rows = sampled(x if self.kept is None else x[self.kept])
+        rows = sampled(x if self.kept is None else x[self.kept.repeat(self.method.views)])
         moments = domain.moments.get(name)
         if moments is None:
             moments = Moments.zeros(layer.num_features, full, x.device)
@@ -426,7 +420,7 @@ class _Pass:
         """Make a layer's map from its moments; a layer that has not moved needs none."""
         method = self.method
         mean, var = layer.running_mean.float(), layer.running_var.float()
-        composition = method.skew * self.target.skew(domain) * method.class_shares.get(name, 0.0)
+        composition = method.skew * self.target.skew(domain) * method.class_shifts.get(name, 0.0)
         weight = shift_weight(moments, mean, var + layer.eps, domain.count, composition, method.scale)
         if not weight > 0:
             domain.maps.pop(name, None)
