@@ -201,7 +201,7 @@ class CATTAnForward(AdaptationMethod):
                 )
         device = next(iter(layers.values())).running_mean.device
         self.source = None if given is None else given.to(device)
-        # Without source data: what one class moves most layers of CIFAR and ImageNet models by.
+        # Without source data: what one class moves most layers of CIFAR's ResNet-20 by.
         usual = dict.fromkeys(layers, 0.02)
         self.class_shifts: Mapping[str, float] = usual if self.source is None else self.source.classes
         self.colours: Colours = {} if self.source is None else self._colours(self.source)
