@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ from tta_cattan.util.state import stateful
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
+
+logger = logging.getLogger(__name__)
 
 Colours = dict[str, tuple[Tensor, Tensor, Tensor]]
 Distance = Callable[[Tensor, Tensor], Tensor]
@@ -168,11 +171,12 @@ class CATTAnForward(AdaptationMethod):
         if given is not None or choice == "none":
             return given
         if choice == "auto":
-            raise UserError(
-                f"{cls.title} needs the source's moments: pass fit_source_moments(model, source_batches), set "
-                f"{cls.node}.SOURCE_MOMENTS to a file that `tta-cattan fit-source` wrote, or to 'none' where there is "
-                "no source data"
-            )
+            logger.warning(
+                "%s has no moments of source data: running statistics stand in, which align less. Set "
+                "%s.SOURCE_MOMENTS to a file of `tta-cattan fit-source`, or to 'none' to say so",
+                cls.title, cls.node,
+            )  # fmt: skip
+            return None
         return SourceMoments.load(choice)
 
     def inspect(self, model: nn.Module) -> None:
