@@ -106,15 +106,13 @@ def main(argv: Sequence[str]) -> int:
 def _without_faults(host: str | None, methods: list[str], overrides: Sequence[str]) -> list[str]:
     """Register the methods of the host and return all but those that cannot be imported, which are named."""
     asked = methods or dict(zip(overrides[::2], overrides[1::2], strict=False)).get("MODEL.ADAPTATION", "").split()
-    if not any(name.lower().startswith("host:") for name in asked) and host is None:
+    names = [name.lower().removeprefix("host:") for name in asked if name.lower().startswith("host:")]
+    if not names:
         return methods
-    from tta_cattan.bench.run.host_methods import borrow, host_names
-
-    names = host_names(asked)
     if host is None:
         raise UserError(f"host:{names[0]}: give --host PATH, a checkout of mariodoebler/test-time-adaptation")
-    if not names:
-        raise UserError(f"--host {host}: no method of it is asked for: add host:NAME to --methods (see --list --host)")
+    from tta_cattan.bench.run.host_methods import borrow
+
     left_out = borrow(host, names)
     for name, reason in left_out.items():
         logger.warning("left out: %s: %s", name, reason)

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tta_cattan.host.recognise import recognise, version
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.files import sha256_text
@@ -120,7 +122,7 @@ class Checkout:
         sys.path.insert(0, str(self.folder))
         sys.meta_path.append(finder)
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _cuda_or_nothing():
                 warnings.simplefilter("ignore")
                 yield
         finally:
@@ -201,6 +203,18 @@ class _StandIns(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: there is no such module."""
+
+
+@contextmanager
+def _cuda_or_nothing() -> Iterator[None]:
+    """Without CUDA, let ``.cuda()`` of a tensor return the tensor, for methods that call it whatever the device."""
+    given = torch.Tensor.cuda
+    if not torch.cuda.is_available():
+        torch.Tensor.cuda = lambda self, *args, **options: self  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.Tensor.cuda = given  # type: ignore[method-assign]
 
 
 def first_line(error: BaseException) -> str:

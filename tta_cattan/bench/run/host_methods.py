@@ -193,11 +193,6 @@ class HostMethod(AdaptationMethod):
             raise HostError(f"{PREFIX}{self.name}: {type(error).__name__}: {first_line(error)}") from error
 
 
-def host_names(methods: Sequence[str]) -> list[str]:
-    """Return the host's names among those of methods."""
-    return [name.lower().removeprefix(PREFIX) for name in methods if name.lower().startswith(PREFIX)]
-
-
 def borrow(path: str, names: Sequence[str]) -> dict[str, str]:
     """Register the host's methods ``names`` as ``host:NAME``; return those that cannot be, with the reason."""
     checkout = Checkout(path)
