@@ -73,6 +73,7 @@ class Remembers(Sharpen):
         self.sizes = [len(batch[0]) for batch in loader]
         assert len(data) == 12 and sum(self.sizes) == 12 and model.model_preprocess.transforms[0].size == (32, 32)
 """
+ONLINE = ["TEST.PROTOCOL", "online"]
 STREAM = {"SETTING": "continual", "TEST.PROTOCOL": "online", "TEST.BATCH_SIZE": 16}
 
 
@@ -200,8 +201,8 @@ def test_workers_borrow_the_same_methods(checkout, monkeypatch):
         (["--methods", "host:sharpen"], "host:sharpen: give --host PATH"),
         (["--host", "HOST", "--methods", "host:sharpn"], "Did you mean 'sharpen'"),
         (["--host", "HOST/cfgs", "--methods", "host:tent"], "no checkout of mariodoebler/test-time-adaptation"),
-        (["--host", "HOST", "--methods", "host:sharpen", "HOST.OPTIONS", "OPTIM.LRR,1"], "OPTIM.LRR"),
-        (["--host", "HOST", "--methods", "host:sharpen", "TEST.PROTOCOL", "recovery"], "have no protocol 'recovery'"),
+        (["--host", "HOST", "--methods", "host:sharpen", "HOST.OPTIONS", "OPTIM.LRR,1", *ONLINE], "OPTIM.LRR"),
+        (["--host", "HOST", "--methods", "host:sharpen", "TEST.PROTOCOL", "offline"], "methods are online"),
     ],
 )
 def test_refusals(checkout, arguments, said):

@@ -80,8 +80,8 @@ class HostMethod(AdaptationMethod):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         if cfg.DEVICE not in ("auto", device):
             raise UserError(f"DEVICE = {cfg.DEVICE!r}: the host's methods run on {device!r} here; set DEVICE {device}")
-        if cfg.TEST.PROTOCOL == "recovery":
-            raise UserError(f"{PREFIX}{cls.name}: the host's methods have no protocol 'recovery'; leave them out")
+        if cfg.TEST.PROTOCOL != "online":
+            raise UserError(f"TEST.PROTOCOL = {cfg.TEST.PROTOCOL!r}: the host's methods are online; set it to online")
         if num_classes is None:
             raise UserError(f"{PREFIX}{cls.name}: give num_classes, which the host's methods need")
         return cls(model, cfg, num_classes)
