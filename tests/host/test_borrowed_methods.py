@@ -18,7 +18,6 @@ from tta_cattan.bench.run.plan import plan_rows
 from tta_cattan.bench.run.setting import check_rows, prepare_settings
 from tta_cattan.cli.main import main
 from tta_cattan.host.checkout import Checkout, HostError
-from tta_cattan.util.errors import UserError
 
 SHARPEN = """
 import random
@@ -137,8 +136,8 @@ def test_who_cannot_run_is_named_and_the_others_go_on(checkout, tmp_path, capsys
     assert "left out: host:caller: it needs the package 'package_of_nobody', which is not installed" in said.err
     assert "left out: host:broken: methods/broken.py cannot be imported: ZeroDivisionError" in said.err
     assert "host:sharpen" in said.out and "host:caller" not in said.out
-    with pytest.raises(UserError, match="no method could run: host:caller"):
-        run(tmp_path / "other", checkout, "host:caller")
+    assert run(tmp_path / "other", checkout, "host:caller") != 0
+    assert "no method could run: host:caller" in capsys.readouterr().err
 
 
 def test_a_fault_in_one_domain_takes_the_row_out_of_the_table(checkout, tmp_path, capsys):
@@ -187,12 +186,12 @@ def test_predicting_changes_nothing(checkout):
     assert torch.equal(method.predict(x).argmax(1), before.argmax(1))
 
 
-def test_workers_borrow_the_same_methods(checkout, monkeypatch):
+def test_workers_borrow_the_same_methods(checkout, monkeypatch, tmp_path):
     host_methods.borrow(str(checkout), ["sharpen"])
     hosts = host_methods.borrowed()
     del ADAPTATION_REGISTRY._entries["host:sharpen"]
     monkeypatch.setattr(ray_launcher, "run_cell", lambda *given: "host:sharpen" in ADAPTATION_REGISTRY)
-    assert ray_launcher._compute(None, "cpu", None, None, None, "", {}, [], hosts)
+    assert ray_launcher._compute(None, "cpu", None, None, None, str(tmp_path), {}, [], hosts)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +204,7 @@ def test_workers_borrow_the_same_methods(checkout, monkeypatch):
         (["--host", "HOST", "--methods", "host:sharpen", "TEST.PROTOCOL", "offline"], "methods are online"),
     ],
 )
-def test_refusals(checkout, arguments, said):
+def test_refusals(checkout, capsys, arguments, said):
     given = [part.replace("HOST", str(checkout), 1) if part in ("HOST", "HOST/cfgs") else part for part in arguments]
-    with pytest.raises(UserError, match=said):
-        main([*given, "--dry-run", "DEVICE", "cpu"])
+    assert main([*given, "--dry-run", "DEVICE", "cpu"]) != 0
+    assert said in capsys.readouterr().err
