@@ -65,6 +65,7 @@ class AdaptationMethod(nn.Module):
     adapts: ClassVar[bool] = True  # whether forward updates anything; False needs no normalisation layers
     needs_images: ClassVar[bool] = False
     source_argument: ClassVar[str] = "source_subspace"  # of the constructor: what it knows of the source's data
+    resumable: ClassVar[bool] = True  # whether state_dict holds all that an unfinished stream goes on from
 
     steps: int = key(1, "updates per batch", at_least(1), origin="TENT", at="OPTIM.STEPS")
     lr: float = key(1e-3, "learning rate", at_least(0), origin="TENT", at="OPTIM.LR")
@@ -219,6 +220,11 @@ class AdaptationMethod(nn.Module):
     def needs_source_subspace(cls, cfg: CfgNode) -> bool:
         """Return whether the method, as configured, needs a subspace of the source's features."""
         return False
+
+    @classmethod
+    def identity(cls, cfg: CfgNode) -> str:
+        """Return what decides a result besides the config and the versions; '' = nothing."""
+        return ""
 
     def inspect(self, model: nn.Module) -> None:
         """Look for what the method needs in ``model``, refuse what lacks it, and change nothing."""
