@@ -322,13 +322,25 @@ class CATTAn(AdaptationMethod):
             )
         return facts
 
+    @property
+    def unfoldable(self) -> str:
+        """A layer that no linear one follows, or a shift that the classifier has no bias for."""
+        behind = "a linear layer or 1x1 convolution that receives its output directly"
+        if self.layer and self.follower is None:
+            return f"layer {self.layer!r} is not followed by {behind}; align at one that is"
+        if self.layer and not self._follower_checked:
+            return f"whether layer {self.layer!r} is followed by {behind} shows the first batch; predict one"
+        if self.centering == "shift" and not self._bias_behind():
+            return f"{self.node}.CENTERING = 'shift' needs a bias in the linear layer behind; choose 'pca'"
+        return super().unfoldable
+
+    def _bias_behind(self) -> bool:
+        """Whether the linear layer behind the alignment has a bias."""
+        layer = self.aligned if self.follower is None else self.model.get_submodule(self._inner_name(self.follower))
+        return layer.bias is not None
+
     def fold(self) -> nn.Module:
         """Return a plain copy of the source architecture with the alignment folded into the linear layer behind it."""
-        if self.layer and (self.follower is None or not self._follower_checked):
-            raise UserError(
-                f"the alignment at {self.layer!r} cannot be folded: no linear layer or 1x1 convolution receives its "
-                "output directly (known after the first batch); align at a layer that one follows"
-            )
         plain = super().fold()
         aligned = plain.get_submodule(self.aligned_name)
         if self.follower is None:

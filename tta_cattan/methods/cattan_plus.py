@@ -15,7 +15,6 @@ from tta_cattan.methods.cattan import CATTAn, CATTAnTarget, Prepared
 from tta_cattan.network.input_transform import TransformedModel, image_channels, transformed_parameters
 from tta_cattan.network.layers import replace_module
 from tta_cattan.network.mirror import mean_prediction, with_mirror_images
-from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import at_least, key, within
 from tta_cattan.util.state import stateful
 
@@ -143,12 +142,13 @@ class CATTAnPlus(CATTAn):
             rows = torch.cat([coordinates, logits.to(coordinates)], 1)
             finite = rows.isfinite().all(1)
             found.append(rows[finite])
-            places.append(indices.cpu()[finite.cpu()])
+            if indices is not None:
+                places.append(indices.cpu()[finite.cpu()])
         rows = torch.cat(found) if found else torch.empty(0)
         if not len(rows):
             return
         coordinates, logits = rows.tensor_split([basis.shape[1]], 1)
-        self.target.changed = self.target.first.changed(logits, torch.cat(places))
+        self.target.changed = self.target.first.changed(logits, torch.cat(places)) if places else 1.0
         known = sample_weight(len(logits), logits.shape[1], self.class_prior_count)
         rho = known * change_weight(self.target.changed, self.class_change)
         level = rho * self.class_uniformity if self.assumes_balance() else 0.0
@@ -190,22 +190,26 @@ class CATTAnPlus(CATTAn):
         with self.model.bypassed():
             return super().predict_bypassed(x)
 
-    def fold(self) -> nn.Module:
-        """Return a plain copy of the source architecture; with the transformation or the mirror there is none."""
+    @property
+    def unfoldable(self) -> str:
+        """The input transformation, the mirror image, or classes that no linear layer can hold."""
         if self.transform or self.mirror:
-            raise UserError(
-                "CATTAn+ has an input transformation or a mirror image that no source architecture has: it cannot be "
-                "folded. Set CATTAN_PLUS.TRANSFORM False and CATTAN_PLUS.MIRROR False (transform=False, mirror=False) "
-                "for a model that can"
+            return (
+                "an input transformation or a mirror image is in no source architecture; set CATTAN_PLUS.TRANSFORM False "
+                "and CATTAN_PLUS.MIRROR False (transform=False, mirror=False)"
             )
+        if self.classes and self.layer:
+            return (
+                f"the classes found at layer {self.layer!r} fit into no linear layer; set CATTAN_PLUS.CLASSES False "
+                "(classes=False), or align at the input of the classifier"
+            )
+        return super().unfoldable
+
+    def fold(self) -> nn.Module:
+        """Return a plain copy of the source architecture, the target's classes in its classifier."""
         plain = super().fold()
         if not self.target_classes.found:
             return plain
-        if self.layer:
-            raise UserError(
-                f"the classes found at layer {self.layer!r} cannot be folded into a linear layer: set "
-                "CATTAN_PLUS.CLASSES False (classes=False), or align at the input of the classifier"
-            )
         classifier = plain.get_submodule(self.aligned_name)
         return replace_module(plain, self.aligned_name, self.target_classes.fold_into(classifier))
 

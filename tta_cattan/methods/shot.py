@@ -97,6 +97,8 @@ class Shot(AdaptationMethod):
 
         def passes() -> Iterator[tuple[Tensor, Tensor]]:
             for index, x in batches:
+                if index is None:
+                    raise UserError("SHOT keeps a label per sample: give batches of (indices, images)")
                 indices.append(index)
                 yield self._features_and_logits(x, adapting=False)
             if not indices:
