@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tta_cattan.alignment import Subspace, fit_subspace, select_dimension
+    from tta_cattan.alignment import Subspace, fit_source, fit_subspace, select_dimension
     from tta_cattan.config import cfg, load_cfg
     from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, CATTAn, CATTAnPlus, setup_model
     from tta_cattan.util.errors import UserError
@@ -25,6 +25,7 @@ _EXPORTS = {
     "above": "tta_cattan.util.keys",
     "at_least": "tta_cattan.util.keys",
     "cfg": "tta_cattan.config",
+    "fit_source": "tta_cattan.alignment",
     "fit_subspace": "tta_cattan.alignment",
     "key": "tta_cattan.util.keys",
     "load_cfg": "tta_cattan.config",
@@ -45,6 +46,7 @@ __all__ = [
     "above",
     "at_least",
     "cfg",
+    "fit_source",
     "fit_subspace",
     "key",
     "load_cfg",

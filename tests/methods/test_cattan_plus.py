@@ -71,7 +71,7 @@ def test_the_loss_is_ratio_alignment_and_running_balance():
 
 
 def test_without_the_transformation_it_folds_and_with_it_says_so():
-    method = build("cattan_plus", transform=False, statistics="batch")
+    method = build("cattan_plus", transform=False, statistics="source")
     run(method, "offline")
     plain = method.fold()
     assert type(plain) is type(network())

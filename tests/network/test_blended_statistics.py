@@ -147,10 +147,6 @@ def test_cattan_plus_alone_blends_by_itself():
     }  # fmt: skip
 
 
-def test_what_was_blended_is_not_folded():
-    method = build("tent", statistics="blend")
-    run(method, "online")
-    with pytest.raises(UserError, match=r"BN\.STATISTICS blend.*batch, source or running"):
-        method.fold()
+def test_a_scale_must_be_positive():
     with pytest.raises(UserError, match=r"blend_scale = -1.*must be > 0"):
         build("tent", statistics="blend", blend_scale=-1)

@@ -203,4 +203,5 @@ def _load(path: Any, weights: str) -> Subspace:
             made_for[:12],
             weights[:12],
         )
+        return subspace.without_model()
     return subspace

@@ -26,6 +26,7 @@ from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
 from tta_cattan.methods.balance import BalancedTarget, FirstPredictions, RunningBalance
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.network.layers import (
+    NOT_THE_CLASSIFIER,
     compose_linear,
     effective_linear,
     find_classifier,
@@ -172,6 +173,7 @@ class CATTAn(AdaptationMethod):
             self._new = AlignedHead(model.get_submodule(self.aligned_name), self.residual)
             source = classifier_subspace(self._new.weight) if source is None else source
             self._check_source(source, self._new.in_features)
+        source.require_model(model)
         self.source = source.to(self._new.like.device)
         self._follower_checked = False
 
@@ -278,8 +280,7 @@ class CATTAn(AdaptationMethod):
             remedy = (
                 f"name another layer ({self.node}.LAYER, layer=)"
                 if self.layer
-                else "so it is not the model's classifier: name the linear layer with MODEL.CLASSIFIER (classifier=), "
-                "or choose a method that needs none (tent, tent_plus, norm, ip)"
+                else f"so it is not the model's classifier: {NOT_THE_CLASSIFIER}"
             )
             raise UserError(f"the layer {self.aligned_name!r} {problem}; {remedy}")
         return logits, calls[0][0].flatten(0, -2)

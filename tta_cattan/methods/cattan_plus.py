@@ -203,6 +203,8 @@ class CATTAnPlus(CATTAn):
                 f"the classes found at layer {self.layer!r} fit into no linear layer; set CATTAN_PLUS.CLASSES False "
                 "(classes=False), or align at the input of the classifier"
             )
+        if self.classes and not self._bias_behind():
+            return "the classes need a bias in the classifier; set CATTAN_PLUS.CLASSES False (classes=False)"
         return super().unfoldable
 
     def fold(self) -> nn.Module:

@@ -154,8 +154,10 @@ def rehearse(cfg: CfgNode, model: nn.Module, benchmark: Benchmark, subspace: Sub
     Note: a source subspace that is yet to be fitted is stood in for by one of as many directions as it will have.
     """
     method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
-    if method.needs_source_subspace(cfg) and subspace is None and method.value_in(cfg, "source_basis") == "auto":
-        subspace = _stand_in(cfg, model, benchmark)
+    if method.needs_source_subspace(cfg) and subspace is None:
+        choice = method.value_in(cfg, "source_basis")
+        # The model may be untrained still; whether a file is of the trained one is seen when that is there.
+        subspace = _stand_in(cfg, model, benchmark) if choice == "auto" else Subspace.load(choice).without_model()
     setup_model(copy.deepcopy(model), cfg, benchmark.num_classes, subspace)
 
 
