@@ -21,6 +21,7 @@ NAMES = (
     "harness",
     "offline",
     "folded",
+    "latency",
     "likelihood_ratio",
     "memory",
     "growth",

@@ -71,16 +71,16 @@ def test_what_cannot_be_folded_says_so_before_adaptation():
     bare = network(bias=False)
     for method, reason in (
         (build("ip"), "input transformation"),
-        (build("cattan_plus"), "transform=False, mirror=False"),
+        (build("cattan_plus", mirror=True), "mirror=True"),
         (build("cattan", bare, centering="shift"), "needs a bias"),
-        (build("cattan_plus", bare, transform=False), "classes=False"),
+        (build("cattan_plus", bare), "classes=True"),
         (build("cattan", layer="norm2", source_subspace=None), "shows the first batch"),
     ):
         assert reason in method.unfoldable
         with pytest.raises(UserError, match="cannot be folded: ") as caught:
             method.fold()
         assert method.unfoldable in str(caught.value)
-    assert build("tent").unfoldable == build("cattan").unfoldable == build("cattan_plus", transform=False).unfoldable == ""
+    assert build("tent").unfoldable == build("cattan").unfoldable == build("cattan_plus").unfoldable == ""
 
 
 def noted_by_hooks(method):

@@ -82,6 +82,13 @@ class Subspace:
         mean = None if self.mean is None else self.mean.to(device)
         return replace(self, basis=self.basis.to(device), eigenvalues=self.eigenvalues.to(device), mean=mean)
 
+    def distance(self, features: Tensor) -> float:
+        """``(||m - m_s||^2 + (s - s_s)^2) / s_s^2`` of features (n x D): mean ``m``, total variance ``s^2``; 0 = alike."""
+        own = self.eigenvalues.double().sum()  # all that were found: their sum is the total variance
+        shift = (features.double().mean(0) - self.mean.to(features.device).double()).square().sum().to(own)
+        spread = features.double().var(0).sum().sqrt().to(own) - own.sqrt()
+        return ((shift + spread.square()) / own).item()
+
     def without_mean(self) -> Subspace:
         """Return a copy that does not hold the mean feature."""
         return replace(self, mean=None)

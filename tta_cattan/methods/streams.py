@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tta_cattan.methods.base import AdaptationMethod
 
 DEFAULT = ""  # the stream outside every ``with model.stream(name)``
-_ATTRIBUTES = ("target", "safety", "optimizer", "precision", "new_batch")
+_ATTRIBUTES = ("target", "changed", "safety", "optimizer", "precision", "new_batch")
 
 State = dict[str, Any]
 

@@ -19,7 +19,7 @@ from tta_cattan.util.errors import UserError, nearest
 _SET_KEY = "name the linear layer with classifier= (MODEL.CLASSIFIER)"
 _OTHER_HEADS = (
     "for another head (cosine, 1x1 convolution, CLIP) align at an inner layer: layer=NAME with "
-    "source_subspace=fit_source(net, loader, layer=NAME)"
+    "source_subspace=fit_source(net, loader, layer=NAME) and classes=False"
 )
 _OTHER_METHODS = "choose a method that needs none (MODEL.ADAPTATION tent, tent_plus, norm, ip)"
 NOT_THE_CLASSIFIER = f"{_SET_KEY}; {_OTHER_HEADS}; or {_OTHER_METHODS}"

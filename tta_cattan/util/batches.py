@@ -48,8 +48,12 @@ class ReadBatches:
         if not isinstance(loader, Iterable):
             raise UserError(f"a loader is a {type(loader).__name__}: give an iterable of batches, such as a DataLoader")
         self.loader, self.device = loader, device
+        self._gone_through = False
 
     def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor]]:
+        if self._gone_through and isinstance(self.loader, Iterator):
+            raise UserError("the batches are needed twice, and an iterator gives them once: give a list or a DataLoader")
+        self._gone_through = True
         for batch in self.loader:
             indices, x = read_batch(batch)
             x = x if self.device is None else x.to(self.device)
