@@ -209,7 +209,7 @@ def test_channels_last_gives_the_same(name):
 
 
 def test_compiled_and_parallel_networks():
-    with pytest.raises(UserError, match="before torch.compile"):
+    with pytest.raises(UserError, match=r"before torch\.compile"):
         Tent(torch.compile(network(), backend="eager"))
     many = nn.DataParallel(network())
     many.device_ids = [0, 1]

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from small_networks import build, network, run, target_batches
+from small_networks import build, network, target_batches
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 

@@ -66,8 +66,8 @@ class Subspace:
         made_for = self.provenance.get("weights_sha256")
         if made_for is not None and made_for != (weights := sha256_weights(model)):
             raise UserError(
-                f"the source subspace was made for the model {str(made_for)[:12]}, and this model is {weights[:12]}: make "
-                "one for this model with fit_source(net, loader) or `tta-cattan fit-source`"
+                f"the source subspace was made for the model {str(made_for)[:12]}, and this model is {weights[:12]}: "
+                "make one for this model with fit_source(net, loader) or `tta-cattan fit-source`"
             )
 
     def truncate(self, d: int) -> Subspace:
@@ -83,7 +83,9 @@ class Subspace:
         return replace(self, basis=self.basis.to(device), eigenvalues=self.eigenvalues.to(device), mean=mean)
 
     def distance(self, features: Tensor) -> float:
-        """``(||m - m_s||^2 + (s - s_s)^2) / s_s^2`` of features (n x D): mean ``m``, total variance ``s^2``; 0 = alike."""
+        """``(||m - m_s||^2 + (s - s_s)^2) / s_s^2`` of features (n x D) with mean ``m`` and total variance ``s^2``."""
+        if self.mean is None:
+            raise UserError("this subspace was saved without its mean, so that no distance to it is known: fit it anew")
         own = self.eigenvalues.double().sum()  # all that were found: their sum is the total variance
         shift = (features.double().mean(0) - self.mean.to(features.device).double()).square().sum().to(own)
         spread = features.double().var(0).sum().sqrt().to(own) - own.sqrt()

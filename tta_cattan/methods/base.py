@@ -573,7 +573,7 @@ class AdaptationMethod(nn.Module):
         """Return what ``state_dict`` holds besides the model: target, safety's memory, optimiser, source, streams."""
         optimizer = None if self.optimizer is None else self.optimizer.state_dict()
         scaler = None if self.precision.scaler is None else self.precision.scaler.state_dict()
-        own = {"target": self.target, "changed": self.changed, "safety": self.safety}
+        own: dict[str, Any] = {"target": self.target, "changed": self.changed, "safety": self.safety}
         own |= {"optimizer": optimizer, "scaler": scaler}
         if self.streams.present == DEFAULT:
             own |= {"source": self._source_state, "streams": self.streams.states(self)}
@@ -659,7 +659,7 @@ class AdaptationMethod(nn.Module):
         return Precision(self.mixed_precision)
 
     def _replicate_for_data_parallel(self) -> Any:
-        raise UserError(f"DataParallel({type(self).__name__}) would adapt copies and drop them: use one GPU per process")
+        raise UserError(f"DataParallel({type(self).__name__}) would adapt copies and drop them: use one GPU")
 
     def _optimizer_by_options(self) -> OptimizerFactory:
         """Return the factory of the optimiser that the options describe: the parameters come later."""
@@ -738,8 +738,8 @@ def require_logits(output: object, n: int) -> None:
         return
     found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
     raise UserError(
-        f"the network's output for {n} samples is of {found}: adaptation needs logits of shape ({n}, classes); wrap the "
-        "network in a module that returns them alone"
+        f"the network's output for {n} samples is of {found}: adaptation needs logits of shape ({n}, classes); wrap "
+        "the network in a module that returns them alone"
     )
 
 

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from tta_cattan.util.state import stateful
 
-Notes = dict[int, tuple[Tensor, Tensor]]  # mean and variance by the layer's place
+Notes = Mapping[int, Sequence[Tensor]]  # mean and variance by the layer's place
 
 
 @stateful
@@ -28,7 +28,7 @@ class Calibration:
         self.var: dict[int, Tensor] = {}
 
     @torch.no_grad()
-    def add(self, notes: Mapping[int, tuple[Tensor, Tensor]], momentum: float) -> None:
+    def add(self, notes: Notes, momentum: float) -> None:
         """Take in what one batch was normalised by."""
         if not notes:
             return
@@ -59,7 +59,7 @@ def noting(layers: Sequence[_NormBase]) -> Iterator[Notes]:
     Note: torch computes both anyway. Buffers in the place of the running ones, with a momentum of 1, receive them.
     """
     kept = [(dict(layer._buffers), layer.momentum, layer.track_running_stats) for layer in layers]
-    notes: Notes = {}
+    notes: dict[int, Sequence[Tensor]] = {}
     for layer in layers:
         mean, var = torch.zeros_like(layer.running_mean), torch.full_like(layer.running_var, -1)
         layer._buffers.update(running_mean=mean, running_var=var, num_batches_tracked=None)

@@ -33,7 +33,7 @@ def require_plain(model: nn.Module) -> None:
         isinstance(model, nn.DataParallel) and len(model.device_ids) > 1
     )
     if parallel:
-        raise UserError(f"{name} runs copies of the network that do not adapt together: give its .module, on one device")
+        raise UserError(f"{name} runs copies of the network that do not adapt together: give its .module")
     if torch.is_inference_mode_enabled() or any(param.is_inference() for param in model.parameters()):
         raise UserError(
             f"{name} was made, or is being wrapped, under torch.inference_mode, whose tensors take no gradients: do it "
@@ -46,6 +46,6 @@ def require_precision(model: nn.Module, method: str) -> None:
     for name, param in model.named_parameters():
         if param.dtype in _HALF:
             raise UserError(
-                f"{name} is {str(param.dtype).removeprefix('torch.')}, too coarse for the updates of {method}: give the "
-                "network in float32 (.float()), with mixed_precision=True for speed"
+                f"{name} is {str(param.dtype).removeprefix('torch.')}, too coarse for the updates of {method}: give "
+                "the network in float32 (.float()), with mixed_precision=True for speed"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -107,7 +107,7 @@ def blend_towards_source(
 
 
 @contextmanager
-def blending(layers: Sequence[_NormBase], scale: float, views: int = 1) -> Iterator[dict[int, list[Tensor]]]:
+def blending(layers: Sequence[_NormBase], scale: float, views: int = 1) -> Iterator[Mapping[int, Sequence[Tensor]]]:
     """Let the layers of batch normalisation among ``layers``, set to the source's statistics, use blended ones.
 
     The dictionary holds the mean and variance that were used, by the layer's place.

@@ -52,7 +52,7 @@ class ReadBatches:
 
     def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor]]:
         if self._gone_through and isinstance(self.loader, Iterator):
-            raise UserError("the batches are needed twice, and an iterator gives them once: give a list or a DataLoader")
+            raise UserError("the batches are needed twice, and an iterator gives them once: give a list")
         self._gone_through = True
         for batch in self.loader:
             indices, x = read_batch(batch)

@@ -86,7 +86,7 @@ def _checked(rows: Sequence[Row]) -> list[Benchmark]:
 
 def _warn(rows: Sequence[Row], settings: Mapping[str, Setting]) -> None:
     """Warn once per source model, data and subspace of what cannot be right."""
-    looked = set()
+    looked: set[tuple[str, int, str | None]] = set()
     for row in rows:
         setting = settings[row.label]
         key = setting.loaded.sha256, id(setting.benchmark), subspace_hash(setting.subspace)
