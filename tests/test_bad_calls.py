@@ -73,7 +73,7 @@ CALLS: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["no normalisation layer", "MODEL.ADAPTATION source"],
     ),
     "no images for IP": (lambda: IP(TwoHeads()), ["TwoHeads has no 2-d convolution"]),
-    "a layer that is not there": (cattan(classifier="5"), ["MODEL.CLASSIFIER) = '5'", "last linear layers: 4"]),
+    "a layer that is not there": (cattan(classifier="5"), ["MODEL.CLASSIFIER = '5'", "last linear layers: 4"]),
     "another number of classes": (cattan(num_classes=10), ["no linear layer with 10 outputs"]),
     "a linear layer that is not the last step": (
         lambda: CATTAn(TwoHeads())(torch.rand(6, 8)), ["'other' is not the last step", "MODEL.CLASSIFIER"],

@@ -41,7 +41,7 @@ def find_classifier(model: nn.Module, name: str = "", num_classes: int | None = 
         if name not in linears:
             known = ", ".join(list(linears)[-8:])
             raise UserError(
-                f"classifier (MODEL.CLASSIFIER) = {name!r} is not a linear layer of {type(model).__name__}."
+                f"MODEL.CLASSIFIER = {name!r} is not a linear layer of {type(model).__name__} (classifier=)."
                 f"{nearest(name, linears)} Its last linear layers: {known or 'none'}; {_OTHER_HEADS}"
             )
         return name
