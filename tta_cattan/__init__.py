@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tta_cattan.alignment import SourceMoments, Subspace, fit_source_moments, fit_subspace, select_dimension
+    from tta_cattan.alignment import (
+        SourceMoments,
+        Subspace,
+        fit_source,
+        fit_source_moments,
+        fit_subspace,
+        select_dimension,
+    )
     from tta_cattan.config import cfg, load_cfg
     from tta_cattan.methods import (
         ADAPTATION_REGISTRY,
@@ -36,6 +43,7 @@ _EXPORTS = {
     "above": "tta_cattan.util.keys",
     "at_least": "tta_cattan.util.keys",
     "cfg": "tta_cattan.config",
+    "fit_source": "tta_cattan.alignment",
     "fit_source_moments": "tta_cattan.alignment",
     "fit_subspace": "tta_cattan.alignment",
     "key": "tta_cattan.util.keys",
@@ -60,6 +68,7 @@ __all__ = [
     "above",
     "at_least",
     "cfg",
+    "fit_source",
     "fit_source_moments",
     "fit_subspace",
     "key",

@@ -23,6 +23,7 @@ NAMES = (
     "harness",
     "offline",
     "folded",
+    "latency",
     "likelihood_ratio",
     "memory",
     "growth",

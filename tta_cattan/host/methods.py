@@ -220,12 +220,12 @@ def source_subspace(
 def _load(path: Any, weights: str) -> Subspace:
     """Return the subspace in a file."""
     subspace = Subspace.load(path)
-    _check_origin("subspace", path, subspace.provenance, weights)
-    return subspace
+    fits = _check_origin("subspace", path, subspace.provenance, weights)
+    return subspace if fits else subspace.without_model()
 
 
-def _check_origin(kind: str, path: Any, provenance: Mapping[str, Any], weights: str) -> None:
-    """Warn if a file was made for another model.
+def _check_origin(kind: str, path: Any, provenance: Mapping[str, Any], weights: str) -> bool:
+    """Warn if a file was made for another model, and return whether it was made for this one.
 
     Note: it is not refused, because a host's wrapper may add parameters of its own to the same network.
     """
@@ -239,3 +239,5 @@ def _check_origin(kind: str, path: Any, provenance: Mapping[str, Any], weights: 
             made_for[:12],
             weights[:12],
         )
+        return False
+    return True

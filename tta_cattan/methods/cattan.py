@@ -26,6 +26,7 @@ from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.methods.target import BalancedTarget, RunningBalance
 from tta_cattan.network.layers import (
+    NOT_THE_CLASSIFIER,
     compose_linear,
     effective_linear,
     find_classifier,
@@ -162,6 +163,7 @@ class CATTAn(AdaptationMethod):
             self._new = AlignedHead(model.get_submodule(self.aligned_name), self.residual)
             source = classifier_subspace(self._new.weight) if source is None else source
             self._check_source(source, self._new.in_features)
+        source.require_model(model)
         self.source = source.to(self._new.like.device)
         self._follower_checked = False
 
@@ -258,8 +260,7 @@ class CATTAn(AdaptationMethod):
             remedy = (
                 f"name another layer ({self.node}.LAYER, layer=)"
                 if self.layer
-                else "so it is not the model's classifier: name the linear layer with MODEL.CLASSIFIER (classifier=), "
-                "or choose a method that needs none (tent, tent_plus, norm, ip)"
+                else f"so it is not the model's classifier: {NOT_THE_CLASSIFIER}"
             )
             raise UserError(f"the layer {self.aligned_name!r} {problem}; {remedy}")
         return logits, calls[0][0].flatten(0, -2)
@@ -302,6 +303,32 @@ class CATTAn(AdaptationMethod):
             )
         return facts
 
+    def state_loaded(self) -> None:
+        """Follow ``load_state_dict``; weights of another network have another row space."""
+        if not self.source.count:
+            weight = self._follower_weight(self.model) if self.layer else self.aligned.weight
+            basis = self.source.basis.to(weight)
+            if not torch.allclose(weight @ basis @ basis.T, weight, rtol=1e-3, atol=1e-4 * weight.abs().max().item()):
+                self.source = classifier_subspace(weight).to(weight.device)
+        super().state_loaded()
+
+    @property
+    def unfoldable(self) -> str:
+        """A layer that no linear one follows, or a shift that the classifier has no bias for."""
+        behind = "a linear layer or 1x1 convolution that receives its output directly"
+        if self.layer and self.follower is None:
+            return f"layer {self.layer!r} is not followed by {behind}; align at one that is"
+        if self.layer and not self._follower_checked:
+            return f"whether layer {self.layer!r} is followed by {behind} shows the first batch; predict one"
+        if self.centering == "shift" and not self._bias_behind():
+            return f"{self.node}.CENTERING = 'shift' needs a bias in the linear layer behind; choose 'pca'"
+        return super().unfoldable
+
+    def _bias_behind(self) -> bool:
+        """Whether the linear layer behind the alignment has a bias."""
+        layer = self.aligned if self.follower is None else self.model.get_submodule(self.follower)
+        return layer.bias is not None
+
     @contextmanager
     def as_source(self) -> Iterator[None]:
         """Be the source model for a while, without the alignment."""
@@ -315,11 +342,6 @@ class CATTAn(AdaptationMethod):
 
     def plain_network(self) -> nn.Module:
         """Return a plain copy of the source architecture with the alignment folded into the linear layer behind it."""
-        if self.layer and (self.follower is None or not self._follower_checked):
-            raise UserError(
-                f"the alignment at {self.layer!r} cannot be folded: no linear layer or 1x1 convolution receives its "
-                "output directly (known after the first batch); align at a layer that one follows"
-            )
         plain = super().plain_network()
         aligned = plain.get_submodule(self.aligned_name)
         if self.follower is None:

@@ -20,7 +20,15 @@ from tta_cattan.bench.run.cell import Fault, one_by_one
 from tta_cattan.bench.run.description import header_lines, run_folder, write_description
 from tta_cattan.bench.run.log import error_line, setup_logging
 from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells
-from tta_cattan.bench.run.setting import Setting, check_files, check_rows, prepare_settings, rehearse_rows
+from tta_cattan.bench.run.plausible import warn_of_wrong_setup
+from tta_cattan.bench.run.setting import (
+    Setting,
+    check_files,
+    check_rows,
+    prepare_settings,
+    rehearse_rows,
+    subspace_hash,
+)
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.progress import progress
 
@@ -62,6 +70,8 @@ def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
         for line in dict.fromkeys(_source_line(row, settings[row.label]) for row in rows):
             logger.info(line)
         write_description(folder, rows, settings, fingerprints)
+        if any(store.find(job.cell, job.fingerprint) is None for job in jobs):
+            _warn(rows, settings)
         left_out = _compute(jobs, store, settings, launcher)
         rows = [row for row in rows if row.label not in left_out]
         jobs = [job for job in jobs if job.cell.label not in left_out]
@@ -78,6 +88,17 @@ def _checked(rows: Sequence[Row]) -> list[Benchmark]:
     benchmarks = check_rows(rows)
     rehearse_rows(rows, benchmarks)
     return benchmarks
+
+
+def _warn(rows: Sequence[Row], settings: Mapping[str, Setting]) -> None:
+    """Warn once per source model, data and subspace of what cannot be right."""
+    looked: set[tuple[str, int, str | None]] = set()
+    for row in rows:
+        setting = settings[row.label]
+        key = setting.loaded.sha256, id(setting.benchmark), subspace_hash(setting.subspace)
+        if key not in looked and (key[2] is not None or key[:2] not in {seen[:2] for seen in looked}):
+            warn_of_wrong_setup(row.cfg, setting)
+            looked.add(key)
 
 
 def _domains(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> list[list[Domain]]:

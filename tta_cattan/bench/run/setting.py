@@ -158,8 +158,13 @@ def rehearse(
     Note: a source subspace that is yet to be fitted is stood in for by one of as many directions as it will have.
     """
     method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
-    if method.needs_source_subspace(cfg) and subspace is None and source_choice(cfg) == "auto":
-        subspace = _stand_in(cfg, model, benchmark)
+    if method.needs_source_subspace(cfg) and subspace is None:
+        choice = source_choice(cfg)
+        if choice == "auto":
+            subspace = _stand_in(cfg, model, benchmark)
+        elif method.source_argument == "source_subspace":
+            # The model may be untrained still; whether a file is of the trained one is seen when that is there.
+            subspace = Subspace.load(choice).without_model()
     setup_model(copy.deepcopy(model), cfg, benchmark.num_classes, subspace)
 
 
