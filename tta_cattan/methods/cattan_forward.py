@@ -31,6 +31,7 @@ from tta_cattan.alignment.recolouring import (
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.methods.safety import all_finite
 from tta_cattan.methods.target import Target
+from tta_cattan.network.calibration import Calibration
 from tta_cattan.network.copies import plain_copy
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import NOT_EMPTY, above, at_least, key
@@ -228,8 +229,8 @@ class CATTAnForward(AdaptationMethod):
 
     @torch.no_grad()
     def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
-        """Predict a batch with the moments that it has moved; the same batch again moves nothing."""
-        return self.infer(x, adapting=self._differs_from_last(x))
+        """Predict a batch with the moments that it has moved; the same batch again moves nothing, nor does a pause."""
+        return self.infer(x, adapting=not self._pauses and self._differs_from_last(x))
 
     def infer(self, x: Tensor, adapting: bool) -> Tensor:
         """Run the aligned model and, where it adapts, remember the classes that it predicts.
@@ -278,7 +279,7 @@ class CATTAnForward(AdaptationMethod):
         ``T`` goes into the convolution directly before a layer and ``b`` into the layer's running mean. Where there is
         no such convolution, only means and variances fold (``channels=0``).
         """
-        plain, domain = plain_copy(self.model, "source"), self.target.domain
+        plain, domain = plain_copy(self.model, Calibration()), self.target.domain
         maps = {} if domain is None else domain.maps
         producers = {name: self.target.producers.get(name) for name, (first, _) in maps.items() if first.ndim == 2}
         for name, producer in producers.items():
