@@ -7,7 +7,6 @@ import random
 import signal
 import time
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -183,7 +182,7 @@ def written(folder):
 def test_a_killed_stream_is_the_undisturbed_one(tmp_path, whole):
     arguments = streamed(tmp_path / "save", "recurring", "tent,cattan_plus", **{"STREAM.ROUNDS": 3})
     output, rng = tmp_path / "output.txt", random.Random(0)
-    for _ in range(4):
+    for _ in range(2):
         before = written(tmp_path)
         process = start(save_often, arguments, str(output))
         deadline = time.monotonic() + 300
@@ -200,9 +199,8 @@ def test_a_killed_stream_is_the_undisturbed_one(tmp_path, whole):
     assert same(predictions(tmp_path / "save"), predictions(whole))
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="Ray, an extra, is not installed")
-def test_streams_on_ray(tmp_path, whole):
-    options = ("--launcher", "ray", "--workers", "1")
+def test_streams_in_worker_processes(tmp_path, whole):
+    options = ("--workers", "2")
     arguments = streamed(tmp_path, "recurring", "tent,cattan_plus", *options, **{"STREAM.ROUNDS": 3})
     assert main(arguments) == 0
     assert read_cells(tmp_path) == read_cells(whole) and same(predictions(tmp_path), predictions(whole))

@@ -22,7 +22,7 @@ from tta_cattan.bench.source.fitting import aligning_method, feature_place
 from tta_cattan.bench.source.model import require_trained, source_model
 from tta_cattan.bench.source.subspace import check_source_basis, source_subspace
 from tta_cattan.config import leaves, shared_keys
-from tta_cattan.methods import ADAPTATION_REGISTRY, setup_model
+from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, setup_model
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_tensors
 
@@ -148,15 +148,17 @@ def rehearse_rows(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
             rehearse(row.cfg, model, benchmark)
 
 
-def rehearse(cfg: CfgNode, model: nn.Module, benchmark: Benchmark, subspace: Subspace | None = None) -> None:
-    """Build the method of ``cfg`` on a copy of ``model``, whatever its weights.
+def rehearse(
+    cfg: CfgNode, model: nn.Module, benchmark: Benchmark, subspace: Subspace | None = None
+) -> AdaptationMethod:
+    """Build the method of ``cfg`` on a copy of ``model``, whatever its weights, and return it.
 
     Note: a source subspace that is yet to be fitted is stood in for by one of as many directions as it will have.
     """
     method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
     if method.needs_source_subspace(cfg) and subspace is None and method.value_in(cfg, "source_basis") == "auto":
         subspace = _stand_in(cfg, model, benchmark)
-    setup_model(copy.deepcopy(model), cfg, benchmark.num_classes, subspace)
+    return setup_model(copy.deepcopy(model), cfg, benchmark.num_classes, subspace)
 
 
 def first_inputs(benchmark: Benchmark) -> Tensor:
