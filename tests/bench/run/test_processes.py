@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from digits_runs import compare, main_in_process, read_cells, start
@@ -22,8 +23,7 @@ def test_the_figures_are_those_of_one_process(tmp_path):
 
 
 def children_of(pid: int) -> list[int]:
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="processes are found by /proc")
@@ -34,7 +34,7 @@ def test_a_lost_worker_is_one_line_and_workers_end_with_their_parent(tmp_path, w
     deadline = time.monotonic() + 120
     while not list((tmp_path / "save").glob("*/predictions/*")) and time.monotonic() < deadline:
         time.sleep(0.02)
-    workers = [pid for pid in children_of(process.pid) if b"spawn_main" in open(f"/proc/{pid}/cmdline", "rb").read()]
+    workers = [pid for pid in children_of(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(workers[0] if who == "worker" else process.pid, signal.SIGKILL)
     process.join(60)
     if who == "worker":
