@@ -23,10 +23,8 @@ def plain(save, **changes: object) -> dict[tuple[str, int], dict[str, float]]:
 
 def test_every_setting_of_a_grid_has_the_results_of_a_run_of_its_own(tmp_path, capsys):
     options = ["--sweep", "CATTAN.D=4,8", "--sweep", "TEST.BATCH_SIZE=16,32"]
-    assert (
-        main(compare(tmp_path / "sweep", "source,cattan", *options, SEEDS="0,1", **{"CORRUPTION.TYPE": "contrast"}))
-        == 0
-    )
+    one = {"CORRUPTION.TYPE": "contrast", "SEEDS": "0,1"}
+    assert main(compare(tmp_path / "sweep", "source,cattan", *options, **one)) == 0
     out = capsys.readouterr().out
     folder = run_folder(tmp_path / "sweep")
     cells = read_cells(tmp_path / "sweep")

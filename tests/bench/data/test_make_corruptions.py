@@ -161,7 +161,7 @@ def test_padded_files_are_for_other_loaders_and_padding_is_never_taken_for_image
     rows = np.load(tmp_path / "padded" / "CIFAR-10-C" / "contrast.npy", mmap_mode="r")
     assert len(rows) == 50000 and not rows[40012:40020].any()
     load = import_robustbench("robustbench.data").load_cifar10c
-    for number in (-1, 500, 5):
+    for number in (-1, 5):
         (plain, labels), padded = (
             benchmark("cifar10_c", tmp_path / name, number).target(Domain("contrast", 5)).tensors
             for name in ("plain", "padded")
@@ -169,3 +169,5 @@ def test_padded_files_are_for_other_loaders_and_padding_is_never_taken_for_image
         assert len(plain) == (12 if number != 5 else 5) and all(map(torch.equal, (plain, labels), padded))
         theirs = load(len(plain), 5, tmp_path / "padded", False, ["contrast"])
         assert torch.equal(plain, theirs[0]) and torch.equal(labels, theirs[1])
+    with pytest.raises(UserError, match=r"NUM_EX = 500, and .*labels.npy counts 12 images"):
+        benchmark("cifar10_c", tmp_path / "padded", 500).check()

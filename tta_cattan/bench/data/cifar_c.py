@@ -88,6 +88,12 @@ class _CifarC(_Cifar):
                     f"(2.9 GB in all), from Zenodo record {self.record}, {self.folder}.tar, unpacked in DATA_DIR "
                     f"({self.cfg.DATA_DIR}); or make them from your own images with `tta-cattan make-corruptions`"
                 )
+        there, asked = min(N_TEST, len(self._labels())), self.cfg.CORRUPTION.NUM_EX
+        if asked > there:
+            raise UserError(
+                f"CORRUPTION.NUM_EX = {asked}, and {root}/labels.npy counts {there:,} images: give at most that many, "
+                "or -1 for all there are"
+            )
         for domain in self.domains():
             self._check_rows(domain)
 
@@ -113,8 +119,8 @@ class _CifarC(_Cifar):
 
     def _count(self) -> int:
         """Return how many images of a domain are evaluated."""
-        there, asked = min(N_TEST, len(self._labels())), self.cfg.CORRUPTION.NUM_EX
-        return there if asked < 0 else min(asked, there)
+        asked = self.cfg.CORRUPTION.NUM_EX
+        return min(N_TEST, len(self._labels())) if asked < 0 else asked
 
     def _labels(self) -> np.ndarray:
         path = Path(self.cfg.DATA_DIR) / self.folder / "labels.npy"
