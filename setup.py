@@ -6,7 +6,6 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-URL = "https://github.com/tta-cattan/tta-cattan"
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "tta_cattan" / "__init__.py").read_text()).group(1)
 
 # The configs live at the top of the repository, where users edit them, and are installed inside the package.
@@ -71,8 +70,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     author="tta-cattan contributors",
-    url=URL,
-    project_urls={"Changelog": f"{URL}/blob/main/CHANGELOG.md", "Paper": "https://arxiv.org/abs/2207.04185"},
+    project_urls={"Paper": "https://arxiv.org/abs/2207.04185"},
     keywords="test-time adaptation, domain adaptation, subspace alignment, distribution shift, robustness, ImageNet-C",
     classifiers=[
         "Development Status :: 4 - Beta",
