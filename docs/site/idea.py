@@ -77,26 +77,26 @@ def arrow(x: float, y: float, above: str, below: str) -> str:
 def caption(x: float, title: str, line: str) -> str:
     """Return the words below a panel."""
     return (
-        f'<text x="{x}" y="258" text-anchor="middle">{title}</text>'
-        f'<text x="{x}" y="280" text-anchor="middle" class="small">{line}</text>'
+        f'<text x="{x}" y="262" text-anchor="middle">{title}</text>'
+        f'<text x="{x}" y="284" text-anchor="middle" class="small">{line}</text>'
     )
 
 
 def picture() -> str:
     """Return the whole figure."""
-    source, target, aligned = (150.0, 140.0), (480.0, 140.0), (812.0, 140.0)
+    source, target, aligned = (150.0, 140.0), (466.0, 132.0), (812.0, 140.0)
     parts = [
         plane(source, 8), borders(source, 8), clouds(source, 8, 0.15, True),
-        plane(target, 58, "target"), clouds(target, 58, 0.17, False),
+        plane(target, 44, "target"), clouds(target, 44, 0.17, False),
         plane(aligned, 8), borders(aligned, 8), clouds(aligned, 8, 0.17, True),
-        '<text x="38" y="60" class="maths">W<tspan dy="4" font-size="11">s</tspan></text>',
-        '<text x="372" y="38" class="maths">W<tspan dy="4" font-size="11">t</tspan></text>',
+        '<text x="30" y="92" class="maths">W<tspan dy="4" font-size="11">s</tspan></text>',
+        '<text x="356" y="44" class="maths">W<tspan dy="4" font-size="11">t</tspan></text>',
         '<text x="315" y="150" text-anchor="middle" class="small">shift</text>',
-        '<path class="line" stroke-dasharray="2 4" d="M292,162 h46"/>',
-        arrow(606, 150, "Φ", "align, adapt"),
+        '<path class="line" stroke-dasharray="2 4" d="M298,162 h34"/>',
+        arrow(608, 150, "Φ", "align, adapt"),
         caption(150, "Source subspace", "fitted once; ships with the model"),
-        caption(480, "Target subspace", "from unlabelled test data"),
-        caption(812, "Prediction", "z → z W_t Φ W_s^T, the same classifier"),
+        caption(468, "Target subspace", "from unlabelled test data"),
+        caption(812, "Prediction", "z ↦ z Wₜ Φ Wₛᵀ, the same classifier"),
     ]  # fmt: skip
     label = (
         "Source features span one subspace, target features another. CATTAn learns the map between them, and the "
