@@ -69,7 +69,8 @@ def _run(argv: list[str]) -> int:
     if first.endswith((".yaml", ".yml")):
         raise UserError(f"a config file is an option: tta-cattan --cfg {first}")
     if re.fullmatch(r"[\w-]+", first) and first[0].isalpha() and not first.isupper():
-        raise UserError(f"unknown command {first!r}.{nearest(first.lower(), COMMANDS)} Commands: {', '.join(COMMANDS)}")
+        close = nearest(first.lower(), COMMANDS, cutoff=0.5)
+        raise UserError(f"unknown command {first!r}.{close} Commands: {', '.join(COMMANDS)}")
     return _call("compare", argv)
 
 

@@ -12,9 +12,9 @@ class UserError(ValueError):
     """A mistake in the user's input; the message names the thing, the value and the remedy, and needs no traceback."""
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
+def nearest(name: str, valid: Iterable[str], cutoff: float = _CUTOFF) -> str:
     """Return ``" Did you mean 'x'?"`` for the valid name closest to ``name``, or an empty string."""
-    matches = difflib.get_close_matches(name, list(valid), n=1, cutoff=_CUTOFF)
+    matches = difflib.get_close_matches(name, list(valid), n=1, cutoff=cutoff)
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
 

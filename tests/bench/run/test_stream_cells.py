@@ -21,6 +21,7 @@ from tta_cattan.bench.results.store import ResultsStore
 from tta_cattan.bench.results.summary import summarise
 from tta_cattan.bench.run import runner
 from tta_cattan.bench.run.plan import Sweep, cell_domains, cell_fingerprint
+from tta_cattan.cli import compare as compare_command
 from tta_cattan.cli.main import main
 from tta_cattan.config import get_defaults, load_cfg
 from tta_cattan.util.errors import UserError
@@ -220,9 +221,12 @@ def test_the_first_command_has_a_stream_as_its_second_table(arguments, tables, m
         asked.append(rows)
         return runner.Outcome(summarise([]), Path("there"), [])
 
+    reported = []
     monkeypatch.setattr(runner, "run", run)
-    assert main(arguments) == 0
+    monkeypatch.setattr(compare_command, "_report", lambda folders, out: reported.append((len(folders), str(out))))
+    assert main(["compare", *arguments]) == 0
     assert len(asked) == tables and capsys.readouterr().out.count("results: there") == tables
+    assert reported == ([(2, "output/report")] if tables == 2 else [])
     if tables == 2:
         cfg = asked[1][0].cfg
         assert (cfg.SETTING, cfg.TEST.PROTOCOL, cfg.SEEDS) == ("continual", "online", [0])
