@@ -51,6 +51,8 @@ class _Lines(_Bar):
     def clear(self, nolock: bool = False) -> None:
         """There is nothing to erase."""
 
+    disable: bool
+
     def close(self) -> None:
         """End without tqdm's carriage return."""
         if not self.disable:

@@ -136,7 +136,7 @@ class _CifarC(_Cifar):
         """Return the first CORRUPTION.NUM_EX images of a corruption and their labels."""
         rows = self._rows(domain)
         images = open_npy(Path(self.cfg.DATA_DIR) / self.folder / f"{domain.name}.npy")[rows]
-        labels = self._labels()[: rows.stop - rows.start].astype(np.int64)
+        labels: np.ndarray = self._labels()[: rows.stop - rows.start].astype(np.int64)
         return TensorDataset(to_tensor(np.array(images)), torch.from_numpy(labels))
 
     def describe(self) -> dict[str, Any]:

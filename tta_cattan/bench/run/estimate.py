@@ -94,8 +94,8 @@ def show_time(seconds: float) -> str:
 def _work(cfg: CfgNode, benchmark: Benchmark) -> tuple[int, int, Tensor]:
     """Return the samples and the batch size of a cell, and one batch."""
     if is_stream(cfg):
-        stream = stream_of(cfg, benchmark, seeds(cfg)[0], resolve_device("cpu"))
-        return len(stream.plan), stream.batch_size, next(iter(stream.batches()))[1].inputs
+        whole = stream_of(cfg, benchmark, seeds(cfg)[0], resolve_device("cpu"))
+        return len(whole.plan), whole.batch_size, next(iter(whole.batches()))[1].inputs
     dataset = benchmark.target(benchmark.domains()[0], seeds(cfg)[0])
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, None, resolve_device("cpu"))
     return len(dataset), cfg.TEST.BATCH_SIZE, next(iter(stream.only([0]))).inputs

@@ -42,7 +42,7 @@ class ProcessLauncher:
     def __call__(self, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record]:
         """Yield the record of each cell as it is finished."""
         waiting = list(reversed(jobs))
-        busy: dict[Connection, BaseProcess] = {}
+        busy: dict[Any, BaseProcess] = {}
         beginning = pickle.dumps((dict(settings), imported_modules()))
         processes = []
         try:
@@ -52,7 +52,8 @@ class ProcessLauncher:
                 busy[connection] = process
                 connection.send_bytes(pickle.dumps(waiting.pop()))
             while busy:
-                for connection in wait(list(busy)):
+                ready: list[Any] = wait(list(busy))
+                for connection in ready:
                     yield _received(connection, busy[connection])
                     if waiting:
                         connection.send_bytes(pickle.dumps(waiting.pop()))
@@ -94,8 +95,8 @@ def _received(connection: Any, process: BaseProcess) -> Record:
         ) from error
     if isinstance(answer, Record):
         return answer
-    error, text = answer
-    raise error from None if isinstance(error, UserError) else RuntimeError(f"in a worker process:\n{text}")
+    raised, text = answer
+    raise raised from None if isinstance(raised, UserError) else RuntimeError(f"in a worker process:\n{text}")
 
 
 def _work(connection: Connection) -> None:

@@ -210,7 +210,7 @@ def _corrupt_image_file(root: Path, out: Path, task: Task, path: Path) -> int:
 def _corrupt_array(x: np.ndarray, out: Path, task: Task, corruption: str) -> None:
     """Write the severities of one corruption that its file lacks."""
     path = out / f"{corruption}.npy"
-    rows = np.zeros(_shape(x, task), dtype=np.uint8)
+    rows: np.ndarray = np.zeros(_shape(x, task), dtype=np.uint8)
     if path.is_file():
         rows[:] = _open_rows(path, rows.shape)
     textures = _textures(task.frost) if corruption == "frost" else None
