@@ -131,7 +131,7 @@ def test_clean_data(tmp_path):
 
 def test_a_dry_run_checks_and_writes_nothing(tmp_path, capsys, whole):
     assert main(streamed(tmp_path, "gradual", "tent", "--dry-run")) == 0
-    assert "1 cells would be computed" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert "protocol   gradual, " in capsys.readouterr().out and not list(tmp_path.iterdir())
     arguments = streamed(tmp_path, "gradual", "tent", "--dry-run", **{"CORRUPTION.SEVERITY": 0})
     assert main(arguments) == 2 and "severities 1 to 5" in capsys.readouterr().err
 
