@@ -156,7 +156,7 @@ def test_padded_files_are_for_other_loaders_and_padding_is_never_taken_for_image
     need_robustbench()
     images = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), dtype=np.uint8)
     np.savez(tmp_path / "few.npz", x=images, y=np.arange(12) % 10)
-    make(tmp_path / "few.npz", tmp_path / "plain" / "CIFAR-10-C", corruptions="contrast")
+    make(tmp_path / "few.npz", tmp_path / "plain" / "CIFAR-10-C")
     make(tmp_path / "few.npz", tmp_path / "padded" / "CIFAR-10-C", "--padded", corruptions="contrast")
     rows = np.load(tmp_path / "padded" / "CIFAR-10-C" / "contrast.npy", mmap_mode="r")
     assert len(rows) == 50000 and not rows[40012:40020].any()
@@ -170,4 +170,4 @@ def test_padded_files_are_for_other_loaders_and_padding_is_never_taken_for_image
         theirs = load(len(plain), 5, tmp_path / "padded", False, ["contrast"])
         assert torch.equal(plain, theirs[0]) and torch.equal(labels, theirs[1])
     with pytest.raises(UserError, match=r"NUM_EX = 500, and .*labels.npy counts 12 images"):
-        benchmark("cifar10_c", tmp_path / "padded", 500).check()
+        benchmark("cifar10_c", tmp_path / "plain", 500).check()

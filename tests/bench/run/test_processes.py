@@ -15,10 +15,11 @@ from tta_cattan.bench.run import processes
 from tta_cattan.cli.main import main
 
 
-def test_the_figures_are_those_of_one_process(tmp_path):
+def test_the_figures_are_those_of_one_process_streams_too(tmp_path):
+    stream = {"SETTING": "continual", "TEST.PROTOCOL": "online"}
     for name, options in (("one", []), ("two", ["--workers", "2"])):
-        assert main(compare(tmp_path / name, "source,cattan", *options)) == 0
-    assert read_cells(tmp_path / "one") == read_cells(tmp_path / "two")
+        assert main(compare(tmp_path / name, "source,cattan", *options, **stream)) == 0
+    assert len(one := read_cells(tmp_path / "one")) == 2 and one == read_cells(tmp_path / "two")
     assert not multiprocessing.active_children()
 
 

@@ -200,13 +200,6 @@ def test_a_killed_stream_is_the_undisturbed_one(tmp_path, whole):
     assert same(predictions(tmp_path / "save"), predictions(whole))
 
 
-def test_streams_in_worker_processes(tmp_path, whole):
-    options = ("--workers", "2")
-    arguments = streamed(tmp_path, "recurring", "tent,cattan_plus", *options, **{"STREAM.ROUNDS": 3})
-    assert main(arguments) == 0
-    assert read_cells(tmp_path) == read_cells(whole) and same(predictions(tmp_path), predictions(whole))
-
-
 @pytest.mark.parametrize(
     ("arguments", "tables"),
     [

@@ -119,8 +119,8 @@ class _CifarC(_Cifar):
 
     def _count(self) -> int:
         """Return how many images of a domain are evaluated."""
-        asked = self.cfg.CORRUPTION.NUM_EX
-        return min(N_TEST, len(self._labels())) if asked < 0 else asked
+        there, asked = min(N_TEST, len(self._labels())), self.cfg.CORRUPTION.NUM_EX
+        return there if asked < 0 else min(asked, there)
 
     def _labels(self) -> np.ndarray:
         path = Path(self.cfg.DATA_DIR) / self.folder / "labels.npy"

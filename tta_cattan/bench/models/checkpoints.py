@@ -95,8 +95,7 @@ def _read_torch(path: Path, start: bytes) -> Mapping[str, Any]:
     except pickle.UnpicklingError as error:
         kind = "holds more than tensors and is not loaded: code could run from it" if is_zip else "is not a checkpoint"
         raise UserError(
-            f"checkpoint {path} {kind}{_held(str(error))}. "
-            "Save its state_dict alone, as safetensors or with torch.save"
+            f"checkpoint {path} {kind}{_held(str(error))}. Save its state_dict alone, as safetensors or with torch.save"
         ) from error
     except Exception as error:  # damaged bytes make an unpickler fail in any way
         reason = (str(error) or type(error).__name__).splitlines()[0][:120]

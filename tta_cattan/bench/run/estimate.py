@@ -15,10 +15,13 @@ from tta_cattan.bench.data.domain_stream import stream_of
 from tta_cattan.bench.models.zoo import resolve_device, untrained_model
 from tta_cattan.bench.run.plan import Row, cell_domains, is_stream, protocol_name, seeds
 from tta_cattan.bench.run.setting import rehearse
+from tta_cattan.config.declared import set_value
+from tta_cattan.methods import ADAPTATION_REGISTRY
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
+_DIMENSION = 4
 _BATCHES, _SECONDS = 3, 2.0  # timed of each kind: so many, or fewer where they take longer than this
 
 
@@ -46,7 +49,7 @@ def estimate(row: Row, benchmark: Benchmark) -> Estimate:
     if model is None or cfg.TEST.PROTOCOL == "recovery":
         return Estimate(row.label, cells, cells * batches * epochs, None)
     device = resolve_device(cfg.DEVICE)
-    method = rehearse(cfg, model.to(device), benchmark)
+    method = rehearse(_with_dimension(cfg), model.to(device), benchmark)
     inputs = inputs.to(device)
     method.reset()
     updating, predicting = _seconds(lambda: method(inputs)), _seconds(lambda: method.predict(inputs))
@@ -99,6 +102,17 @@ def _work(cfg: CfgNode, benchmark: Benchmark) -> tuple[int, int, Tensor]:
     dataset = benchmark.target(benchmark.domains()[0], seeds(cfg)[0])
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, None, resolve_device("cpu"))
     return len(dataset), cfg.TEST.BATCH_SIZE, next(iter(stream.only([0]))).inputs
+
+
+def _with_dimension(cfg: CfgNode) -> CfgNode:
+    """Return ``cfg`` with a fixed d where the method would choose it by a rule, which needs the trained model."""
+    method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
+    if "d" not in method.keys or method.value_in(cfg, "d"):
+        return cfg
+    changed = cfg.clone()
+    changed.defrost()
+    set_value(changed, method.place_of("d"), _DIMENSION)
+    return changed
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -87,7 +87,7 @@ def _received(connection: Any, process: BaseProcess) -> Record:
     """Return a worker's record, or raise what it raised."""
     try:
         answer = pickle.loads(connection.recv_bytes())
-    except EOFError as error:
+    except (EOFError, ConnectionError) as error:
         process.join()
         raise UserError(
             f"a worker process was lost (exit code {process.exitcode}), most likely for lack of memory: use fewer "
@@ -105,7 +105,7 @@ def _work(connection: Connection) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     hide_progress()
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    with suppress(EOFError, ConnectionError):
         settings, modules = pickle.loads(connection.recv_bytes())
         load_plugins(modules)
         while True:
