@@ -164,7 +164,7 @@ CALLS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a key without its value": (lambda: config("CATTAN.D"), ["['CATTAN.D']", "pairs KEY VALUE"]),
     "no name of a method": (lambda: ADAPTATION_REGISTRY.get(None), ["unknown adaptation method None"]),
     "a name that is taken": (lambda: ADAPTATION_REGISTRY.register("tent")(Norm), ["'tent' is already registered"]),
-    "a transformation to fold": (lambda: CATTAnPlus(net()).fold(), ["cannot be folded", "transform=False"]),
+    "a mirror image to fold": (lambda: CATTAnPlus(net(), mirror=True).fold(), ["cannot be folded", "mirror=True"]),
 }  # fmt: skip
 
 

@@ -147,7 +147,7 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "NUL in a path": (yaml('SAVE_DIR: "a\\0b"'), ["SAVE_DIR = 'a\\x00b'", "NUL"]),
     "a layer that fits nowhere": (yaml("MODEL: {WIDTH: 1000000000}"), ["MODEL.WIDTH", "must be in [1, 65536]"]),
     "a transformation that fits nowhere": (yaml("IP: {WIDTH: 1000000000}"), ["IP.WIDTH", "must be in [1, 1024]"]),
-    "a transformation without end": (yaml("CATTAN_PLUS: {DEPTH: 10000000}"), ["DEPTH", "must be in [1, 64]"]),
+    "a transformation without end": (yaml("IP: {DEPTH: 10000000}"), ["DEPTH", "must be in [1, 64]"]),
     "a config that is not there": (words("--cfg", "P/absent.yaml"), ["absent.yaml"]),
     "a folder for a config": (words("--cfg", "P/"), ["error: "]),
     # command lines

@@ -12,15 +12,15 @@ from tta_cattan.bench.data.corruptions import EXTRA
 
 BASELINES = ("tent", "tent_plus", "shot", "ip", "cattan")
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
-PARTS = ("BN.STATISTICS=batch", "CATTAN_PLUS.CLASSES=False", "CATTAN_PLUS.PHI_LR=0", "CATTAN_PLUS.TRANSFORM=False")
+PARTS = ("BN.STATISTICS=batch", "CLASSES.USE=False", "CATTAN_PLUS.PHI_LR=0")
 OWN = (
     "OPTIM.LR=3e-4,3e-3",
     "BN.BLEND_SCALE=0.01,0.2",
     "CATTAN_PLUS.LAMBDA_CB=1",
-    "CATTAN_PLUS.CLASS_SHRINKAGE=0.1,0.8",
-    "CATTAN_PLUS.CLASS_PRIOR_COUNT=0,100",
-    "CATTAN_PLUS.CLASS_CHANGE=0,0.1",
-    "CATTAN_PLUS.CLASS_UNIFORMITY=0,1",
+    "CLASSES.SHRINKAGE=0.1,0.8",
+    "CLASSES.PRIOR_COUNT=0,100",
+    "CLASSES.CHANGE=0,0.1",
+    "CLASSES.UNIFORMITY=0,1",
     *PARTS,
 )
 PRODUCT = (
@@ -126,7 +126,7 @@ def blocks(data: Path, out: Path) -> list[Block]:
             "cfgs/cifar10_c/cattan.yaml",
             choosing_cifar,
             methods=("cattan_plus",),
-            vary=("CATTAN_PLUS.MIRROR=False", *OWN),
+            vary=("MIRROR=True", *OWN),
         ),
         Block(
             "digits",
@@ -228,7 +228,7 @@ def blocks(data: Path, out: Path) -> list[Block]:
             "cfgs/cifar10_c/cattan.yaml",
             cifar("resnet20", "reported", 400, *several, *offline),
             methods=("cattan_plus",),
-            vary=("CATTAN_PLUS.MIRROR=False", *PARTS),
+            vary=("MIRROR=True", *PARTS),
         ),
         Block(
             "parts-digits",

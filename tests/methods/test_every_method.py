@@ -185,8 +185,8 @@ def test_only_what_is_collected_moves(name, protocol):
     params, names = method.collect_params()
     assert len(params) == len(names) == len(set(names))
     affine = {n for n in frozen if n.startswith("norm")}
-    transformed = name in ("ip", "cattan_plus")
-    inner = dict((method.model.model if transformed else method.model).named_parameters())
+    transformed = name == "ip"
+    inner = dict(method.network.named_parameters())
     for param_name, value in frozen.items():
         moved = not torch.equal(inner[param_name], value)
         assert moved == (name in ADAPTING and param_name in affine), param_name

@@ -1,4 +1,4 @@
-"""What is known from the first predictions: balance, and what has changed since."""
+"""What the first predictions say of the balance of classes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tta_cattan.methods.balance import FirstPredictions, balanced_limit
+from tta_cattan.methods.target import FirstPredictions, balanced_limit
 
 
 def predictions(labels, classes=10, confidence=0.9):
@@ -50,24 +50,13 @@ def test_few_samples_refute_nothing():
     assert first.balanced()
 
 
-def test_what_changed_is_found_by_index():
-    first = FirstPredictions()
-    first.add(predictions(torch.tensor([1, 2, 3])), torch.tensor([7, 0, 4]))
-    first.add(predictions(torch.tensor([5, 6])), torch.tensor([2, 9]))
-    now = predictions(torch.tensor([6, 5, 0, 2, 8]))
-    assert first.changed(now, torch.tensor([9, 2, 7, 0, 3])) == pytest.approx(1 / 4), "only 7 did; 3 was never seen"
-    assert first.changed(now, torch.tensor([1, 3, 5, 6, 8])) == 1.0
-    assert FirstPredictions().changed(now, torch.arange(5)) == 1.0
-
-
 def test_what_is_not_finite_has_no_say():
     first, logits = FirstPredictions(), predictions(torch.arange(10))
     logits[4] = torch.nan
-    first.add(logits, torch.arange(10))
+    first.add(logits)
     assert first.count == 9 and first.balanced()
-    assert first.changed(predictions(torch.arange(10)), torch.arange(10)) == 0.0
     first.add(torch.full((3, 10), torch.inf))
     assert first.count == 9
     nothing = FirstPredictions()
-    nothing.add(torch.full((3, 10), torch.nan), torch.arange(3))
-    assert nothing.balanced() and nothing.changed(predictions(torch.arange(3)), torch.arange(3)) == 1.0
+    nothing.add(torch.full((3, 10), torch.nan))
+    assert nothing.balanced()

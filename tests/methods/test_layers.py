@@ -109,7 +109,7 @@ def test_an_inner_layer_equals_the_literal_loop(net, layer, residual):
 @pytest.mark.parametrize("kind", [CATTAn, CATTAnPlus])
 @pytest.mark.parametrize(("layer", "follower"), [("pool", "bottleneck"), ("norm", None)])
 def test_the_contract_holds_at_an_inner_layer(net, kind, layer, follower):
-    options = {"transform": False, "statistics": "batch", "classes": False} if kind is CATTAnPlus else {}
+    options = {"statistics": "batch", "classes": False} if kind is CATTAnPlus else {}
     method = adapted(net, layer, kind=kind, lr=1e-2, **options)
     x = images()
     before = method.predict(x)
@@ -135,8 +135,7 @@ def test_the_contract_holds_at_an_inner_layer(net, kind, layer, follower):
 
 @pytest.mark.parametrize("kind", [CATTAn, CATTAnPlus])
 def test_a_single_sample_passes_an_inner_layer(net, kind):
-    options = {"transform": False} if kind is CATTAnPlus else {}
-    method = adapted(net, "pool", kind=kind, lr=1e-2, **options)
+    method = adapted(net, "pool", kind=kind, lr=1e-2)
     x = images(1)
     torch.testing.assert_close(method.predict(x), net(x))
     assert method(x).shape == (1, 5) and method(images(4)).shape == (4, 5)

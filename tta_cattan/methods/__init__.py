@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches, Target
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
+from tta_cattan.methods.target import Target
 from tta_cattan.util.errors import UserError
 
 # Registered in the order of the paper's tables, which is the order of rows and colours in ours.

@@ -6,16 +6,22 @@ import inspect
 import math
 import weakref
 import zlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from tta_cattan.alignment import TargetClasses, change_weight, fit_class_structure, sample_weight
+from tta_cattan.methods.class_finding import TargetSamples
 from tta_cattan.methods.safety import REACTIONS, Safety, all_finite, in_range
+from tta_cattan.methods.target import FirstPredictions, Target
 from tta_cattan.network.copies import plain_copy
+from tta_cattan.network.layers import HeadCall, find_classifier, only_head_call, replace_module, watch_head
+from tta_cattan.network.mirror import mean_prediction, with_mirror_images
 from tta_cattan.network.normalization import (
     STATISTICS,
     affine_parameters,
@@ -29,7 +35,7 @@ from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.keys import Key, above, at_least, key, one_of, within
 from tta_cattan.util.precision import Precision
 from tta_cattan.util.registry import Registry
-from tta_cattan.util.state import pack, stateful, unpack
+from tta_cattan.util.state import pack, unpack
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -42,14 +48,6 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 OPTIMIZERS = ("Adam", "AdamW", "SGD")
 _HAS_FUSED_ADAM = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)
-
-
-@stateful
-@dataclass
-class Target:
-    """What a method has learnt of the present target; ``known`` is what it learnt before the first update."""
-
-    known: Any = None
 
 
 class AdaptationMethod(nn.Module):
@@ -93,6 +91,30 @@ class AdaptationMethod(nn.Module):
     blend_scale: float = key(
         0.05, "divergence from the source at which 'blend' is halfway", above(0), at="BN.BLEND_SCALE"
     )
+    mirror: bool = key(
+        False, "adapt and predict by the mean over an image and its mirror image; not for digits or text", at="MIRROR"
+    )
+    classes: bool = key(
+        False, "offline: after the last epoch find the target's classes, and predict by them too", at="CLASSES.USE"
+    )
+    class_directions: int = key(
+        64, "main directions of the classifier's input in which they are found", at_least(1), at="CLASSES.DIRECTIONS"
+    )
+    class_shrinkage: float = key(
+        0.3, "share of their covariance that is isotropic", within(0, 1), at="CLASSES.SHRINKAGE"
+    )
+    class_prior_count: float = key(
+        10.0, "samples per class at which they count half", at_least(0), at="CLASSES.PRIOR_COUNT"
+    )
+    class_uniformity: float = key(
+        0.5, "how strongly the class priors are pulled towards uniform", within(0, 1), at="CLASSES.UNIFORMITY"
+    )
+    class_change: float = key(
+        0.05,
+        "share of the source model's predictions that have changed at which they count half; 0 = in full",
+        at_least(0),
+        at="CLASSES.CHANGE",
+    )
     mixed_precision: bool = key(False, "automatic mixed precision where the device has it", at="MIXED_PRECISION")
     on_collapse: str = key(
         "report", "reaction to predictions that fall into few classes", one_of(*REACTIONS), at="SAFETY.ON_COLLAPSE"
@@ -132,6 +154,8 @@ class AdaptationMethod(nn.Module):
         self.precision = Precision(self.mixed_precision)
         self.safety = Safety(self.on_collapse, self.on_divergence, self.collapse_window)
         self.target = Target()
+        self.target_classes = TargetClasses()
+        self.changed: float | None = None  # share of the source model's predictions that have, by ``finish``
         self.new_batch = True  # False at the second and later updates on one batch, which counts once
         self._last_batch: tuple[weakref.ref[Tensor], tuple[int, int]] | None = None
         self._loaded: dict[str, Any] | None = None
@@ -199,6 +223,8 @@ class AdaptationMethod(nn.Module):
         require_module(model)
         if self.adapts:
             require_affine(model, type(self).__name__)
+        if self.classes:
+            self.classifier = find_classifier(model, self.classifier, self.num_classes)
 
     def configure_model(self, model: nn.Module) -> nn.Module:
         """Freeze the model and free the scale and shift of its normalisation layers."""
@@ -215,16 +241,15 @@ class AdaptationMethod(nn.Module):
 
     def reset(self, keep_known: bool = False) -> None:
         """Restore the source state, bit for bit, and forget the target; or keep what ``prepare`` learnt of it."""
-        state = self.model.state_dict(keep_vars=True)
-        with torch.no_grad():
-            for name, value in self._source_state.items():
-                state[name].copy_(value)
+        self._load_adapted(self._source_state)
         self.safety.restart()
         self.begin_target(self.target.known if keep_known else None)
 
     def begin_target(self, known: Any = None) -> None:
         """Begin with a target of which nothing is known but ``known``, what ``prepare`` learnt of it."""
         self.target = self.new_target(known)
+        self.target_classes.clear()
+        self.changed = None
         self.begin_batch()
         self.begin_updates()
 
@@ -248,8 +273,56 @@ class AdaptationMethod(nn.Module):
     def start_epoch(self, batches: Batches) -> None:
         """Learn from the whole target set before an epoch (offline protocol)."""
 
+    @torch.no_grad()
     def finish(self, batches: Batches) -> None:
-        """Learn from the whole target set after the last epoch (offline protocol)."""
+        """Find the target's classes after the last epoch (offline protocol), where ``classes`` asks for it.
+
+        They are weighted by ``rho``, which is small where samples are few or the source model's predictions stand.
+        """
+        if not self.classes:
+            return
+        self.target_classes.clear()
+        with self.as_source():
+            before = [self.infer(x, adapting=False).argmax(1) for _, x in batches]
+        samples = TargetSamples(self.class_directions)
+        for _, x in batches:
+            samples.add(*self.logits_and_head_input(x, adapting=False))
+        coordinates = samples.coordinates()
+        if not len(coordinates):
+            return
+        logits = samples.logits()
+        self.changed = samples.changed(before)
+        known = sample_weight(len(logits), logits.shape[1], self.class_prior_count)
+        rho = known * change_weight(self.changed, self.class_change)
+        level = rho * self.class_uniformity if self.assumes_balance(logits) else 0.0
+        found = fit_class_structure(coordinates, logits, rho, self.class_shrinkage, level)
+        self.target_classes.set(samples.basis, *found)
+
+    def assumes_balance(self, logits: Tensor) -> Tensor | bool:
+        """Return whether the target's classes are taken to be balanced: whether its predictions allow it."""
+        predictions = FirstPredictions()
+        predictions.add(logits)
+        return predictions.balanced()
+
+    @contextmanager
+    def as_source(self) -> Iterator[None]:
+        """Be the source model for a while: its parameters, its statistics, no classes of a target."""
+        state = self.model.state_dict(keep_vars=True)
+        own = {name: state[name].detach().clone() for name in self._source_state}
+        statistics, classes = self.statistics, self.target_classes
+        try:
+            self._load_adapted(self._source_state)
+            self.statistics, self.target_classes = "source", TargetClasses()
+            yield
+        finally:
+            self._load_adapted(own)
+            self.statistics, self.target_classes = statistics, classes
+
+    @torch.no_grad()
+    def _load_adapted(self, values: dict[str, Tensor]) -> None:
+        state = self.model.state_dict(keep_vars=True)
+        for name, value in values.items():
+            state[name].copy_(value)
 
     def forward(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
         """Infer and adapt; the logits are those from before the last update."""
@@ -313,13 +386,36 @@ class AdaptationMethod(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch and update nothing."""
-        return self.infer(x, adapting=False)
+        """Return the logits of a batch, by the target's classes too once ``finish`` found them; update nothing."""
+        if not self.target_classes.found:
+            return self.infer(x, adapting=False)
+        return self.target_classes(*self.logits_and_head_input(x, adapting=False))
 
     @property
     def views(self) -> int:
-        """Rows of the model's input per sample."""
-        return 1
+        """Rows of the model's input per sample: an image and, with ``mirror``, its mirror image."""
+        return 2 if self.mirror else 1
+
+    @property
+    def network(self) -> nn.Module:
+        """The network that the method was given, in which names of layers are looked up."""
+        return self.model
+
+    def logits_and_head_input(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
+        """Return the logits of a batch and the input of the classifier, the mean over the views (n x D)."""
+        with watch_head(self.network.get_submodule(self.classifier)) as calls:
+            logits = self.infer(x, adapting)
+        joined = [HeadCall(self.mean_of_views(call.features), self.joined(call.logits)) for call in calls]
+        return logits, only_head_call(joined, logits, self.classifier).features.to(logits.dtype)
+
+    def mean_of_views(self, rows: Tensor) -> Tensor:
+        """Return the mean of each sample's rows."""
+        return rows.unflatten(0, (self.views, -1)).mean(0) if self.mirror else rows
+
+    def joined(self, logits: Tensor) -> Tensor:
+        """Return one row of logits per sample, in float32 at least: with ``mirror`` those of the mean prediction."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return mean_prediction(logits) if self.mirror else logits
 
     def infer(self, x: Tensor, adapting: bool) -> Tensor:
         """Run the model under the method's statistics and precision; half precision comes back as float32.
@@ -333,7 +429,8 @@ class AdaptationMethod(nn.Module):
                 "Trace fold(), the adapted network"
             )
         self.model.eval()  # a host may have called train() on something inside
-        single = len(x) == self.views
+        single = len(x) == 1
+        x = with_mirror_images(x) if self.mirror else x
         adapting = adapting and not (single and self.statistics == "running")
         use_statistics(self.statistics_layers, self.statistics, adapting)
         blended = self.statistics_layers if self.statistics == "blend" and not single else []
@@ -345,17 +442,31 @@ class AdaptationMethod(nn.Module):
                     raise
                 use_statistics(self.statistics_layers, "source", adapting)
                 logits = self.model(x)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return self.joined(logits)
 
     def describe(self) -> dict[str, Any]:
         """Return facts about the adapted state that belong to a result."""
-        return dict(self.safety.describe())
+        facts = dict(self.safety.describe())
+        return facts if self.changed is None else {**facts, "changed": self.changed}
 
     def fold(self) -> nn.Module:
         """Return a plain copy of the adapted model that does not need this package.
 
         Note: with ``statistics="batch"`` the copy normalises by the batch it is given, as the method does.
         """
+        if self.mirror:
+            raise UserError(
+                "with MIRROR (mirror=True) a prediction is the mean of two passes, which no source architecture makes: "
+                "it cannot be folded. Adapt without it for a model that can"
+            )
+        plain = self.plain_network()
+        if not self.target_classes.found:
+            return plain
+        head = plain.get_submodule(self.classifier)
+        return replace_module(plain, self.classifier, self.target_classes.fold_into(head))
+
+    def plain_network(self) -> nn.Module:
+        """Return a plain copy of the adapted network, without the target's classes."""
         return plain_copy(self.model, self.statistics)
 
     def train(self, mode: bool = True) -> AdaptationMethod:
@@ -367,7 +478,8 @@ class AdaptationMethod(nn.Module):
         """Return what ``state_dict`` holds besides the model: the target, the safety's memory and the optimiser."""
         optimizer = None if self.optimizer is None else self.optimizer.state_dict()
         scaler = None if self.precision.scaler is None else self.precision.scaler.state_dict()
-        return pack({"target": self.target, "safety": self.safety, "optimizer": optimizer, "scaler": scaler})
+        own = {"target": self.target, "changed": self.changed, "safety": self.safety}
+        return pack({**own, "optimizer": optimizer, "scaler": scaler})
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Keep the state until the model's own parameters are loaded."""
@@ -379,14 +491,15 @@ class AdaptationMethod(nn.Module):
         Note: a state that holds the model alone restarts the optimiser and begins a target of its own.
         """
         loaded, self._loaded = self._loaded, None
+        self.target_classes.to(self._device())  # a state from another device has left them there
         if loaded is None:
-            self.target = self.new_target(None)
+            self.target, self.changed = self.new_target(None), None
         self.begin_batch()
         self.begin_updates()
         if loaded is None:
             return
         state = unpack(loaded, self._device())
-        self.target, self.safety = state["target"], state["safety"]
+        self.target, self.changed, self.safety = state["target"], state["changed"], state["safety"]
         if self.optimizer is not None and state["optimizer"] is not None:
             self.optimizer.load_state_dict(state["optimizer"])
         if self.precision.scaler is not None and state["scaler"] is not None:

@@ -23,8 +23,8 @@ from tta_cattan.alignment import (
     subspace_of_moments,
 )
 from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
-from tta_cattan.methods.balance import BalancedTarget, FirstPredictions, RunningBalance
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
+from tta_cattan.methods.target import BalancedTarget, FirstPredictions, RunningBalance
 from tta_cattan.network.layers import (
     compose_linear,
     effective_linear,
@@ -168,7 +168,7 @@ class CATTAn(AdaptationMethod):
             self._new = AlignedLayer(inner, source.dim, like, self.residual)
             self.aligned_name = self.layer
         else:
-            self.aligned_name = find_classifier(model, self.classifier, self.num_classes)
+            self.classifier = self.aligned_name = find_classifier(model, self.classifier, self.num_classes)
             self._new = AlignedHead(model.get_submodule(self.aligned_name), self.residual)
             source = classifier_subspace(self._new.weight) if source is None else source
             self._check_source(source, self._new.in_features)
@@ -188,15 +188,11 @@ class CATTAn(AdaptationMethod):
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
         """Return the affines of the normalisation layers and ``Phi``."""
-        params, names = self.affine_params()
+        params, names = super().collect_params()
         if self.aligned.phi is not None:
             params.append(self.aligned.phi)
             names.append(f"{self.aligned_name}.phi".lstrip("."))
         return params, names
-
-    def affine_params(self) -> tuple[list[nn.Parameter], list[str]]:
-        """Return what adapts beside ``Phi``."""
-        return super().collect_params()
 
     def begin_target(self, known: Prepared | None = None) -> None:
         """Start from ``Phi*`` of the subspace that ``prepare`` fitted, or, without one, as the plain source model."""
@@ -226,10 +222,10 @@ class CATTAn(AdaptationMethod):
         aligned = self.aligned
         moments, first = FeatureMoments(aligned.in_features, aligned.like.device), FirstPredictions()
         with self._fitting_statistics():
-            for indices, x in batches:
+            for _, x in batches:
                 logits, features = self.logits_and_features(x, adapting=False)
                 if self.watches_first:
-                    first.add(logits, indices)
+                    first.add(logits)
                 moments.update(features.float())
         target = subspace_of_moments(moments, self.fitted_d(moments), center=self.centering != "none")
         d = self.d or self._rule(target.eigenvalues, target.count)
@@ -265,14 +261,14 @@ class CATTAn(AdaptationMethod):
             self._check_follower(x)
         with self.aligned.observed(self._absorb if tracking else None) as calls:
             logits = self.infer(x, adapting)
-        if len(x) == self.views:  # one sample may take a second pass, under the source's statistics
+        if len(x) == 1:  # one sample may take a second pass, under the source's statistics
             calls = calls[-1:]
         problem = None
         if len(calls) != 1:
             problem = f"was called {len(calls)} times in one forward pass"
         elif not self.layer and calls[0][0].ndim != 2:
             problem = f"receives features of shape {tuple(calls[0][0].shape)}, not (batch, D)"
-        elif not self.layer and not same_numbers(calls[0][1], logits):
+        elif not self.layer and not same_numbers(self.joined(calls[0][1]), logits):
             problem = "is not the last step: the model's output differs from it"
         if problem:
             remedy = (
@@ -322,14 +318,25 @@ class CATTAn(AdaptationMethod):
             )
         return facts
 
-    def fold(self) -> nn.Module:
+    @contextmanager
+    def as_source(self) -> Iterator[None]:
+        """Be the source model for a while, without the alignment."""
+        aligned = self.aligned
+        enabled, aligned.enabled = aligned.enabled, False
+        try:
+            with super().as_source():
+                yield
+        finally:
+            aligned.enabled = enabled
+
+    def plain_network(self) -> nn.Module:
         """Return a plain copy of the source architecture with the alignment folded into the linear layer behind it."""
         if self.layer and (self.follower is None or not self._follower_checked):
             raise UserError(
                 f"the alignment at {self.layer!r} cannot be folded: no linear layer or 1x1 convolution receives its "
                 "output directly (known after the first batch); align at a layer that one follows"
             )
-        plain = super().fold()
+        plain = super().plain_network()
         aligned = plain.get_submodule(self.aligned_name)
         if self.follower is None:
             return replace_module(plain, self.aligned_name, aligned.fold())
@@ -401,7 +408,7 @@ class CATTAn(AdaptationMethod):
         self._follower_checked = True
         if self.follower is None:
             return
-        with receives(self.model, self.aligned_name, self._inner_name(self.follower)) as connected, torch.no_grad():
+        with receives(self.model, self.aligned_name, self.follower) as connected, torch.no_grad():
             self.infer(x, adapting=False)
         if connected:
             return
@@ -411,10 +418,6 @@ class CATTAn(AdaptationMethod):
                 "row space says nothing about it: pass source_subspace, fitted to source features of that layer"
             )
         self.follower = None
-
-    def _inner_name(self, name: str) -> str:
-        """Return the name, inside ``self.model``, of a module of the given network."""
-        return name
 
     def _check_source(self, source: Subspace, dim: int | None) -> None:
         """Refuse a source subspace that does not fit the features, the layer, d or the form of centring."""

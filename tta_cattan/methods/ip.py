@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from tta_cattan.losses import CONFIDENCE
-from tta_cattan.methods.balance import BalancedTarget, RunningBalance
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
+from tta_cattan.methods.target import BalancedTarget, RunningBalance
 from tta_cattan.network.input_transform import TransformedModel, image_channels, transformed_parameters
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import at_least, key, one_of, within
@@ -40,6 +40,11 @@ class IP(AdaptationMethod):
     def configure_model(self, model: nn.Module) -> nn.Module:
         """Put the input transformation, the identity at first, before the configured model."""
         return TransformedModel.of(super().configure_model(model), self._channels, self.width, self.depth)
+
+    @property
+    def network(self) -> nn.Module:
+        """The network behind the transformation."""
+        return self.model.model
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
         """Return the affines of the model's normalisation layers and the whole transformation."""

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tta_cattan.losses import information_maximization
-from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches, Target
-from tta_cattan.network.layers import find_classifier, only_head_call, watch_head
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
+from tta_cattan.methods.target import Target
+from tta_cattan.network.layers import find_classifier
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import at_least, key
 from tta_cattan.util.state import stateful
@@ -98,7 +99,8 @@ class Shot(AdaptationMethod):
         def passes() -> Iterator[tuple[Tensor, Tensor]]:
             for index, x in batches:
                 indices.append(index)
-                yield self._features_and_logits(x, adapting=False)
+                logits, features = self.logits_and_head_input(x, adapting=False)
+                yield features, logits
             if not indices:
                 raise UserError("no target data to take pseudo-labels from: the batches are empty")
 
@@ -107,7 +109,7 @@ class Shot(AdaptationMethod):
 
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits and ``IM + lambda_pl CE(pseudo-labels)``."""
-        features, logits = self._features_and_logits(x, adapting=True)
+        logits, features = self.logits_and_head_input(x, adapting=True)
         if self.target.known and indices is not None:
             labels = torch.tensor([self._label_of(i) for i in indices.tolist()], device=logits.device)
         else:
@@ -129,9 +131,3 @@ class Shot(AdaptationMethod):
         if index not in self.target.known:
             raise UserError(f"sample {index} has no pseudo-label: start_epoch did not see it; give it all batches")
         return self.target.known[index]
-
-    def _features_and_logits(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
-        with watch_head(self.model.get_submodule(self.classifier)) as calls:
-            logits = self.infer(x, adapting)
-        call = only_head_call(calls, logits, self.classifier)
-        return call.features.to(logits.dtype), logits

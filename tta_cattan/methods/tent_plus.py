@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from tta_cattan.losses import CLASS_BALANCE, softmax_entropy
-from tta_cattan.methods.balance import BalancedTarget, RunningBalance
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
+from tta_cattan.methods.target import BalancedTarget, RunningBalance
 from tta_cattan.util.keys import at_least, key, one_of, within
 
 

@@ -1,15 +1,15 @@
-"""What a method knows of the target's class frequencies: the running mean prediction, and the first predictions."""
+"""What a method knows of a target: the running mean prediction, and whether its first predictions are balanced."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tta_cattan.losses import divergence_from_uniform
-from tta_cattan.methods.base import Target
 from tta_cattan.util.state import stateful
 
 OVERCONFIDENCE = 1.5  # errors per error that a network expects to make; 1.4 to 1.7 on shifted data, docs/study.md
@@ -26,6 +26,14 @@ def balanced_limit(doubt: Tensor, n: int, classes: int) -> Tensor:
     the balance either.
     """
     return OVERCONFIDENCE * doubt + math.sqrt((classes - 1) / (2 * math.pi * n))
+
+
+@stateful
+@dataclass
+class Target:
+    """What a method has learnt of the present target; ``known`` is what it learnt before the first update."""
+
+    known: Any = None
 
 
 @stateful
@@ -63,21 +71,16 @@ class BalancedTarget(Target):
 
 @stateful
 class FirstPredictions:
-    """Whether the first predictions are consistent with balanced classes, and how many of them have changed since."""
+    """Whether predictions, the first ones of a target, are consistent with balanced classes."""
 
     def __init__(self) -> None:
-        nothing = torch.empty(0, dtype=torch.long)
-        self.labels = [(nothing, nothing)]  # indices and classes, batch by batch
         self.count = 0
         self.total: Tensor | None = None  # of the predicted parts, and of the largest of each sample
 
     @torch.no_grad()
-    def add(self, logits: Tensor, indices: Tensor | None = None) -> None:
-        """Take in a batch; what is not finite has no say. Only with ``indices`` is it known later what changed."""
-        finite = logits.isfinite().all(1)
-        if indices is not None:
-            self.labels.append((indices.cpu()[finite.cpu()], logits[finite].argmax(1).cpu()))
-        parts = logits[finite].softmax(1)
+    def add(self, logits: Tensor) -> None:
+        """Take in a batch; what is not finite has no say."""
+        parts = logits[logits.isfinite().all(1)].softmax(1)
         total = torch.cat([parts, parts.amax(1, keepdim=True)], 1).sum(0)
         self.count += len(parts)
         self.total = total if self.total is None else self.total + total
@@ -89,15 +92,3 @@ class FirstPredictions:
         mean, confidence = (self.total / self.count).tensor_split([-1])
         deviation = 0.5 * (mean - 1 / len(mean)).abs().sum()
         return deviation <= balanced_limit(1 - confidence[0], self.count, len(mean))
-
-    def changed(self, logits: Tensor, indices: Tensor) -> float:
-        """Return the part of the samples that were taken for another class then; 1 if none of them was seen then."""
-        places, labels = (torch.cat(column) for column in zip(*self.labels, strict=True))
-        if not len(places):
-            return 1.0
-        places, order = places.sort(stable=True)
-        indices = indices.cpu()
-        nearest = torch.searchsorted(places, indices).clamp_max(len(places) - 1)
-        seen = places[nearest] == indices
-        changed = labels[order][nearest][seen] != logits.argmax(1).cpu()[seen]
-        return changed.double().mean().item() if len(changed) else 1.0
