@@ -18,6 +18,7 @@ from tta_cattan.bench.results.store import Cell, Record, ResultsStore, row_label
 from tta_cattan.bench.results.summary import Summary, summarise
 from tta_cattan.bench.run.cell import Fault, one_by_one
 from tta_cattan.bench.run.description import header_lines, run_folder, write_description
+from tta_cattan.bench.run.estimate import describe, estimate
 from tta_cattan.bench.run.log import error_line, setup_logging
 from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells
 from tta_cattan.bench.run.plausible import warn_of_wrong_setup
@@ -46,12 +47,13 @@ class Outcome(NamedTuple):
     records: list[Record]
 
 
-def dry_run(rows: Sequence[Row]) -> None:
-    """Do all of a comparison that can fail on the user's side and nothing that takes long or writes."""
+def dry_run(rows: Sequence[Row]) -> str:
+    """Do all of a comparison that can fail on the user's side, write nothing, and return what would run."""
     benchmarks = _checked(rows)
     check_files(rows, benchmarks)
-    cells = plan_cells(rows, _domains(rows, benchmarks))
-    logger.info("dry run: %d cells would be computed; the configuration and the data are in order", len(cells))
+    estimates = [estimate(row, benchmark) for row, benchmark in zip(rows, benchmarks, strict=True)]
+    logger.info("dry run: nothing was computed or written; the configuration and the data are in order")
+    return describe(rows, benchmarks, estimates)
 
 
 def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
@@ -137,12 +139,13 @@ def _compute(
     there = [record for job in jobs if (record := store.find(job.cell, job.fingerprint))]
     missing = [job for job in jobs if store.find(job.cell, job.fingerprint) is None]
     if there:
-        logger.info("%d of %d cells are there already", len(there), len(jobs))
+        logger.info("%d of %d results are there already", len(there), len(jobs))
     wanted = Counter((job.cell.label, job.cell.target) for job in jobs)
+    logger.info("below is the error of each domain, 100 %% - accuracy, as in TENT's logs; the table has the accuracy")
     shown = ""
     accuracies: dict[tuple[str, Domain], list[float]] = defaultdict(list)
     computed = _kept(launcher(missing, settings), store, left_out)
-    for record in progress(chain(there, computed), len(jobs), "cells"):
+    for record in progress(chain(there, computed), len(jobs), "results"):
         cell = record.cell
         found = accuracies[cell.label, cell.target]
         found.append(record.metrics.get("accuracy", float("nan")))

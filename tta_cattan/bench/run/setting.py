@@ -22,7 +22,7 @@ from tta_cattan.bench.source.fitting import aligning_method, feature_place, forw
 from tta_cattan.bench.source.model import require_trained, source_model
 from tta_cattan.bench.source.subspace import check_source_basis, source_choice, source_subspace
 from tta_cattan.config import leaves, shared_keys
-from tta_cattan.methods import ADAPTATION_REGISTRY, setup_model
+from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, setup_model
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_tensors
 
@@ -152,8 +152,8 @@ def rehearse_rows(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
 
 def rehearse(
     cfg: CfgNode, model: nn.Module, benchmark: Benchmark, subspace: Subspace | SourceMoments | None = None
-) -> None:
-    """Build the method of ``cfg`` on a copy of ``model``, whatever its weights.
+) -> AdaptationMethod:
+    """Build the method of ``cfg`` on a copy of ``model``, whatever its weights, and return it.
 
     Note: a source subspace that is yet to be fitted is stood in for by one of as many directions as it will have.
     """
@@ -165,7 +165,7 @@ def rehearse(
         elif method.source_argument == "source_subspace":
             # The model may be untrained still; whether a file is of the trained one is seen when that is there.
             subspace = Subspace.load(choice).without_model()
-    setup_model(copy.deepcopy(model), cfg, benchmark.num_classes, subspace)
+    return setup_model(copy.deepcopy(model), cfg, benchmark.num_classes, subspace)
 
 
 def first_inputs(benchmark: Benchmark) -> Tensor:
