@@ -25,7 +25,6 @@ from tta_cattan.util.keys import Key
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from tta_cattan.alignment import Subspace
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ class HostMethod(AdaptationMethod):
         model: nn.Module,
         cfg: CfgNode,
         num_classes: int | None = None,
-        source_subspace: Subspace | None = None,
+        source_subspace: Any = None,
     ) -> HostMethod:
         """Set the method up; nothing of the host is built yet."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
