@@ -20,8 +20,8 @@ from tta_cattan.methods.tent_plus import TentPlus
 from tta_cattan.methods.shot import Shot
 from tta_cattan.methods.ip import IP
 from tta_cattan.methods.cattan import CATTAn
-from tta_cattan.methods.cattan_plus import CATTAnPlus
 from tta_cattan.methods.cattan_forward import CATTAnForward
+from tta_cattan.methods.cattan_plus import CATTAnPlus
 # isort: on
 
 if TYPE_CHECKING:
