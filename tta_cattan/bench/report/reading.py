@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -102,7 +102,7 @@ def _read_run(folder: Path) -> Run:
     files = {record.cell.target: record.files for record in records}
     replaced = [record for record in records if record.files != files[record.cell.target]]
     by_row: dict[tuple[str, Settings], dict[str, list[Record]]] = {}
-    for record in records:
+    for record in sorted(records, key=_asked_order(description)):
         cell = record.cell
         if record.files == files[cell.target]:
             by_row.setdefault((cell.method, cell.settings), {}).setdefault(record.configuration, []).append(record)
@@ -125,6 +125,29 @@ def _read_run(folder: Path) -> Run:
                 left_out.append(f"{label} ({variant.fingerprint}{'' if finished else ', unfinished'})")
     left_out += [f"{record.cell.label} on earlier files of {record.cell.target.label}" for record in replaced]
     return Run(folder, description, variants, left_out)
+
+
+def _asked_order(description: Mapping[str, Any]) -> Callable[[Record], tuple[int, ...]]:
+    """Return the sorting key that brings records into the order of the run's rows and domains.
+
+    Note: several processes finish them in any order. What the description does not name comes last, as it is.
+    """
+    asked = Run(Path(), description, (), ())
+    rows, severities, names = (
+        found if isinstance(found, list) else []
+        for found in (
+            asked.fact("extra", "rows"),
+            asked.fact("config", "CORRUPTION", "SEVERITY"),
+            asked.fact("config", "CORRUPTION", "TYPE"),
+        )
+    )
+
+    def place(record: Record) -> tuple[int, ...]:
+        cell = record.cell
+        values = ((rows, cell.label), (severities, cell.severity), (names, cell.domain))
+        return tuple(order.index(value) if value in order else len(order) for order, value in values)
+
+    return place
 
 
 def _rank(variant: Variant, domains: Iterable[Domain]) -> tuple[bool, int]:

@@ -44,7 +44,6 @@ def run_cell(job: Job, setting: Setting) -> Record | Fault:
 
 def _record(job: Job, setting: Setting) -> Record:
     cfg, cell, source = job.cfg, job.cell, setting.loaded.model
-    meter = Meter(setting.device)
 
     def make() -> AdaptationMethod:
         torch.manual_seed(cell.seed)
@@ -54,8 +53,9 @@ def _record(job: Job, setting: Setting) -> Record:
         return method
 
     if is_stream(cfg):
-        return _run_stream_cell(job, setting, make, meter)
+        return _run_stream_cell(job, setting, make, Meter(setting.device))
     dataset = setting.benchmark.target(cell.target, cell.seed)
+    meter = Meter(setting.device)  # data that is made or read at once is no cost of the method that comes first
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
     name = f"{cell.label} {cell.target.label} seed {cell.seed}"

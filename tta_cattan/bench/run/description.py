@@ -55,6 +55,7 @@ def write_description(
                 "protocol": protocol_name(first),
                 "seeds": seeds(first),
                 "model_origin": setting.loaded.origin,
+                "rows": [row.label for row in rows],  # in their order; the keys of a mapping are sorted
                 "fingerprints": dict(fingerprints),
                 "models": {label: one.loaded.sha256 for label, one in settings.items()},
                 "sweep": {row.label: dict(row.changes) for row in rows if row.changes},
