@@ -15,6 +15,7 @@ FLOORS = [
     {"losses", "metrics", "network"},
     {"alignment"},
     {"methods"},
+    {"monitor"},
     {"config"},
     {"host", "bench.domain"},
     {"bench.data", "bench.results", "bench.models"},

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tta_cattan.alignment import Subspace, fit_subspace, select_dimension
     from tta_cattan.config import cfg, load_cfg
     from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, CATTAn, CATTAnPlus, setup_model
+    from tta_cattan.monitor import Monitor
     from tta_cattan.util.errors import UserError
     from tta_cattan.util.keys import above, at_least, key, one_of, within
 
@@ -20,6 +21,7 @@ _EXPORTS = {
     "AdaptationMethod": "tta_cattan.methods",
     "CATTAn": "tta_cattan.methods",
     "CATTAnPlus": "tta_cattan.methods",
+    "Monitor": "tta_cattan.monitor",
     "Subspace": "tta_cattan.alignment",
     "UserError": "tta_cattan.util.errors",
     "above": "tta_cattan.util.keys",
@@ -40,6 +42,7 @@ __all__ = [
     "AdaptationMethod",
     "CATTAn",
     "CATTAnPlus",
+    "Monitor",
     "Subspace",
     "UserError",
     "above",

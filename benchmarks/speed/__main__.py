@@ -17,6 +17,7 @@ NAMES = (
     "features_step",
     "subspace_fit",
     "tracker",
+    "monitor",
     "evaluation",
     "harness",
     "offline",

@@ -127,6 +127,11 @@ SHARED: dict[str, Key] = {
                 "False = the stream does not wait: a method whose update costs n predictions of the source model (in "
                 "operations, rounded up) adapts to every n-th batch, and only predicts the others",
             ),
+            "STREAM.MONITOR": (
+                False,
+                "estimate accuracy without labels over the stream, with the drift and its change points, by a monitor "
+                "that is fitted to the benchmark's data without shift",
+            ),
             "TEST.DELTA_DIRICHLET": (
                 0.0,
                 "concentration of the Dirichlet draw by which a 'correlated' stream orders its classes; 0 = sorted",
@@ -358,7 +363,7 @@ def check_cfg(cfg: Mapping[str, Any]) -> None:
             f"SETTING = {setting!r}: a stream is seen once, in an order drawn by the seed; set TEST.PROTOCOL online "
             "and TEST.ORDER seeded"
         )
-    for place, default in (("STREAM.IMBALANCE", 1.0), ("STREAM.WAITS", True)):
+    for place, default in (("STREAM.IMBALANCE", 1.0), ("STREAM.WAITS", True), ("STREAM.MONITOR", False)):
         if setting == RESET_EACH_SHIFT and values.get(place, default) != default:
             raise UserError(f"{place} is for streams: choose another SETTING, such as continual")
 

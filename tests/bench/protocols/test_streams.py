@@ -19,6 +19,7 @@ from tta_cattan.bench.protocols import accuracy_without_updates, run_stream
 from tta_cattan.bench.protocols import stream as stream_module
 from tta_cattan.bench.protocols.stream import StreamEvaluation, window_counts
 from tta_cattan.bench.run.cost import relative_cost
+from tta_cattan.monitor import Monitor
 
 CPU = torch.device("cpu")
 DOMAINS = [Domain(name, 5) for name in ("fog", "snow", "zoom")]
@@ -218,6 +219,35 @@ def test_a_resumed_stream_is_the_undisturbed_one_bit_for_bit(name, tmp_path, mon
         assert all(map(np.array_equal, whole.predictions().values(), found.predictions().values()))
         if path.is_file():
             assert torch.equal(torch.rand(1), drawn), "the generator is where it was"
+
+
+def test_a_monitor_looks_on_and_resumes_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream_module, "_SAVE_EVERY", 16)
+    monkeypatch.setattr(stream_module, "WINDOW", 16)
+    x = images(120, 5)
+
+    def watched(on_batch=lambda: None, path=None):
+        torch.manual_seed(0)
+        clean = [(x, torch.arange(120) % N_CLASSES)]
+        monitor = Monitor.fit(build("tent"), clean, d=4, window=16)
+        return run_stream(build("tent"), stream(order="continual"), path, on_batch, monitor=monitor)
+
+    whole = watched()
+    facts = whole.facts()
+    seen = [reading[0] for reading in facts["monitor"]["readings"]]
+    assert seen == [16, 37, 51], "the first batch that completes each window of 16"
+    assert all(low <= value <= high for _, value, low, high, _ in facts["monitor"]["readings"])
+    assert torch.equal(whole.correct, run_stream(build("tent"), stream(order="continual")).correct)
+
+    ticks = iter(range(100))
+
+    def tick():
+        if next(ticks) == 4:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        watched(tick, tmp_path / "c.pt")
+    assert watched(path=tmp_path / "c.pt").facts() == facts
 
 
 def test_a_damaged_checkpoint_starts_again(tmp_path, caplog):

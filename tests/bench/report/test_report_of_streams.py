@@ -78,6 +78,19 @@ def test_figure_table_and_pairs_of_a_stream(tmp_path):
     assert "Accuracy in windows of the stream" in write_report([tmp_path], tmp_path / "out").read_text()
 
 
+def test_a_watched_stream_shows_the_estimate_and_the_drift(tmp_path):
+    watched = {"readings": [[4, 0.9, 0.8, 1.0, 0.1], [8, 0.6, 0.5, 0.7, 0.4]], "changes": [5]}
+    found = comparison(tmp_path, record(info={**INFO, "monitor": watched}), record("norm"))
+    (plot,) = [plot for plot in plots_of(found) if plot.name == "monitor"]
+    above, below = plot.figure.axes
+    truth, estimate = above.lines
+    assert list(truth.get_ydata()) == [100, 50, 50] and list(estimate.get_ydata()) == [90, 60]
+    drift, change = below.lines
+    assert list(drift.get_ydata()) == [0.1, 0.4] and list(change.get_xdata()) == [5, 5]
+    damaged = comparison(tmp_path / "other", record(info={**INFO, "monitor": {"readings": 3}}))
+    assert not {"monitor", "windows"} & {plot.name for plot in plots_of(damaged)}
+
+
 def test_mcnemar_is_for_images_that_are_seen_once(tmp_path):
     found = comparison(tmp_path, record(), record("norm"))
     assert compare_all(found)["TENT", "Norm"].p_value is None

@@ -95,6 +95,13 @@ def test_batch_size_1(tmp_path):
     assert records(tmp_path)["tent"].metrics["n"] == 40
 
 
+def test_a_monitor_looks_on(tmp_path):
+    assert main(streamed(tmp_path, "continual", "tent", **{"CORRUPTION.NUM_EX": 128, "STREAM.MONITOR": True})) == 0
+    watched = records(tmp_path)["tent"].info["monitor"]
+    ((seen, *estimate, drift),) = watched["readings"]
+    assert seen == 256 and 0 <= estimate[1] <= estimate[0] <= estimate[2] <= 1 and drift >= 0
+
+
 def test_a_stream_depends_on_its_domains_and_its_own_keys():
     def stamp(**changes):
         cfg = get_defaults("tent")
@@ -107,7 +114,7 @@ def test_a_stream_depends_on_its_domains_and_its_own_keys():
     streams = [
         stamp(), stamp(CORRUPTION_TYPE=["fog"]), stamp(CORRUPTION_SEVERITY=[1]), stamp(STREAM_ROUNDS=3),
         stamp(STREAM_IMBALANCE=3.0), stamp(STREAM_WAITS=False), stamp(TEST_DELTA_DIRICHLET=0.5),
-        stamp(SETTING="smooth"),
+        stamp(SETTING="smooth"), stamp(STREAM_MONITOR=True),
     ]  # fmt: skip
     plain = [stamp(SETTING="reset_each_shift", **c) for c in ({}, {"STREAM_ROUNDS": 3}, {"CORRUPTION_TYPE": ["fog"]})]
     assert len(set(streams + plain)) == len(streams) + 1

@@ -99,6 +99,14 @@ class Features(DomainBenchmark):
         there = [name for name in self.short_names if (self._folder(name) / MANIFEST).is_file()]
         return {"name": "features", "domains": {name: content_hash(self._folder(name)) for name in there}}
 
+    def differs_from_published(self) -> str:
+        """Say that the encoder is frozen, and how many samples there are."""
+        names = [self.source_domain, *(domain.name for domain in self.domains())]
+        folders = [open_features(self._folder(name)) for name in names]
+        sizes = ", ".join(f"{each.manifest.domain} {len(each.labels):,}" for each in folders)
+        arch = folders[0].manifest.encoder.get("arch", "encoder")
+        return f"features of a frozen {arch}, not a network trained end to end; {sizes} samples"
+
     def _folder(self, domain: str) -> Path:
         return Path(self.cfg.DATA_DIR).resolve() / domain
 

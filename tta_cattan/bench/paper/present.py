@@ -15,7 +15,8 @@ from tta_cattan.bench.results.published import PublishedRow, published
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import Statistic, Summary, sample_range
 from tta_cattan.bench.results.table import Entry, Table, number
-from tta_cattan.bench.run.gather import Gathered
+from tta_cattan.bench.run.gather import Gathered, domain_benchmark
+from tta_cattan.bench.run.pairs import published_of
 from tta_cattan.methods import method_title
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import write_text
@@ -76,7 +77,8 @@ def present_table(study: Study, gathered: Gathered, same_data: bool) -> Presenta
     table = published(study.published[""]) if study.published else None
     summary = gathered.summary
     # A>C is Art>Clipart in one benchmark and amazon>caltech in another; corruptions have the same names everywhere.
-    named_alike = not study.pairs or published(gathered.cfg.CORRUPTION.DATASET) is table
+    benchmark = domain_benchmark(gathered.cfg)
+    named_alike = not study.pairs or (benchmark is not None and published_of(benchmark) is table)
     rows: list[list[Entry]] = []
     for method in summary.methods:
         ours = _ours(summary, method)

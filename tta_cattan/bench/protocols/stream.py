@@ -19,6 +19,7 @@ from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.data.stream_plan import StreamPlan
 from tta_cattan.bench.protocols.evaluation import Evaluation, count_correct
 from tta_cattan.methods.base import AdaptationMethod
+from tta_cattan.monitor import Monitor, Reading, Tap
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 
@@ -35,7 +36,17 @@ class StreamEvaluation(Evaluation):
         super().__init__(online=True)
         self.plan = plan
         self.collapses: list[int] = []  # samples seen when each was found
+        self.watched: list[list[float]] = []  # per window: samples seen, estimate, its interval, drift
+        self.changes: list[int] = []  # samples seen when the monitor found a new domain
         self.earlier_seconds = 0.0  # spent before an interruption
+
+    def note(self, reading: Reading) -> None:
+        """Keep a reading of the monitor where it completes a window."""
+        if reading.changed:
+            self.changes.append(reading.seen)
+        estimate, last = reading.accuracy, self.watched[-1][0] if self.watched else 0
+        if estimate is not None and reading.seen // WINDOW > last // WINDOW:
+            self.watched.append([reading.seen, estimate.value, estimate.low, estimate.high, reading.drift])
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of all predictions, and the accuracy in the worst window.
@@ -60,6 +71,7 @@ class StreamEvaluation(Evaluation):
             ],
             "bands": [list(band) for band in self.plan.bands],
             "collapsed_at": self.collapses,
+            **({"monitor": {"readings": self.watched, "changes": self.changes}} if self.watched else {}),
         }
 
     def predictions(self) -> dict[str, NDArray[Any]]:
@@ -80,10 +92,11 @@ def run_stream(
     checkpoint: Path | None = None,
     on_batch: Callable[[], None] = lambda: None,
     adapt_every: int = 1,
+    monitor: Monitor | None = None,
 ) -> StreamEvaluation:
     """Predict and adapt to each batch once; go on from ``checkpoint`` where there is one, bit for bit.
 
-    With ``adapt_every = n``, the method adapts to every n-th batch and only predicts the others.
+    With ``adapt_every = n``, the method adapts to every n-th batch and only predicts the others. A monitor looks on.
 
     Note: the checkpoint stays until its owner has stored the result. A method that is not resumable writes none.
     """
@@ -91,7 +104,8 @@ def run_stream(
     if not method.resumable:
         logger.info("%s keeps state of its own: if interrupted, its stream starts again", type(method).title)
         checkpoint = None
-    done = 0 if checkpoint is None else _resume(checkpoint, method, evaluation)
+    done = 0 if checkpoint is None else _resume(checkpoint, method, evaluation, monitor)
+    tap = None if monitor is None else Tap(method)
     started, every = time.perf_counter(), -(-_SAVE_EVERY // stream.batch_size)
     for number, (reset, batch) in enumerate(stream.batches(done), start=done + 1):
         if reset:
@@ -100,12 +114,16 @@ def run_stream(
         adapting = (number - 1) % adapt_every == 0
         logits = method(batch.inputs) if adapting else method.predict(batch.inputs)
         evaluation.add(batch.indices, logits, batch.labels)
+        if monitor is not None and tap is not None:
+            evaluation.note(monitor.observe(logits, tap.features))
         if method.safety.collapses > before:
             evaluation.collapses.append(evaluation.count)
         if checkpoint is not None and number % every == 0:
             seconds = evaluation.earlier_seconds + time.perf_counter() - started
-            _save(checkpoint, method, evaluation, number, seconds)
+            _save(checkpoint, method, evaluation, number, seconds, monitor)
         on_batch()
+    if tap is not None:
+        tap.remove()
     return evaluation
 
 
@@ -120,7 +138,14 @@ def accuracy_without_updates(
     return right / len(stream.dataset)
 
 
-def _save(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation, done: int, seconds: float) -> None:
+def _save(
+    path: Path,
+    method: AdaptationMethod,
+    evaluation: StreamEvaluation,
+    done: int,
+    seconds: float,
+    monitor: Monitor | None,
+) -> None:
     """Write all that the rest of the stream depends on."""
     state = {
         "done": done,
@@ -128,6 +153,7 @@ def _save(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation, do
         "method": dict(method.state_dict()),
         "evaluation": evaluation.parts(),
         "collapses": evaluation.collapses,
+        "monitor": None if monitor is None else [monitor.state_dict(), evaluation.watched, evaluation.changes],
         "generator": torch.get_rng_state(),
         "cuda_generators": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -137,7 +163,7 @@ def _save(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation, do
         temporary.write_bytes(content.getbuffer())
 
 
-def _resume(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation) -> int:
+def _resume(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation, monitor: Monitor | None) -> int:
     """Load a checkpoint and return the number of finished batches; 0 where there is none or it is damaged."""
     if not path.is_file():
         return 0
@@ -154,6 +180,9 @@ def _resume(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation) 
         raise UserError(f"the checkpoint {path} is of another version of the method: delete it") from error
     evaluation.restore(parts)
     evaluation.collapses, evaluation.earlier_seconds = list(state["collapses"]), float(state["seconds"])
+    if monitor is not None:
+        watching, evaluation.watched, evaluation.changes = state["monitor"]
+        monitor.load_state_dict(watching)
     torch.set_rng_state(state["generator"])
     if state["cuda_generators"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda_generators"])

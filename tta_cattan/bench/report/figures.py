@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
+    from tta_cattan.bench.report.streams import StreamFacts
+
 _WIDTH = 9.0  # inches
 _LEGEND_ROW = 0.25
 _LEGEND_COLUMNS = 7
@@ -125,6 +127,29 @@ def stream(
         axes.set_xlim(0, whole or None)
         axes.set_xlabel(label(xlabel))
         axes.set_ylabel(label(ylabel))
+    return figure
+
+
+def monitored(streams: Mapping[str, StreamFacts]) -> Figure:
+    """Draw, per name, accuracy and its estimate with the interval, and under them the drift and found changes."""
+    palette = colours(streams)
+    with styled():
+        figure, panels = _figure(4.4, {name: name for name in streams}, rows=2, columns=len(streams))
+        for column, (name, facts) in enumerate(streams.items()):
+            above, below = panels[column], panels[column + len(streams)]
+            seen, estimate, low, high, drift = zip(*facts.readings, strict=True)
+            x, y = zip(*facts.windows, strict=True)
+            above.plot(x, [100 * value for value in y], color=palette[name], linewidth=1.4)
+            above.plot(seen, [100 * value for value in estimate], color=INK, linestyle="--", linewidth=1.2)
+            band = ([100 * value for value in low], [100 * value for value in high])
+            above.fill_between(seen, *band, color=INK, alpha=0.12, linewidth=0)
+            below.plot(seen, drift, color=palette[name], linewidth=1.4)
+            for change in facts.changes:
+                below.axvline(change, color=INK, linewidth=0.7, alpha=0.6)
+            below.set_xlim(*above.get_xlim())
+            below.set_xlabel("images seen")
+        panels[0].set_ylabel("accuracy (%)")
+        panels[len(streams)].set_ylabel("drift")
     return figure
 
 

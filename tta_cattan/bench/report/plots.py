@@ -44,6 +44,7 @@ def plots_of(comparison: Comparison) -> list[Plot]:
         _over_epochs(comparison),
         _over_the_stream(comparison),
         _over_windows(comparison),
+        _monitored(comparison),
         _reliability(comparison),
         _cost(comparison.summary),
         *_dimensions(comparison),
@@ -113,6 +114,22 @@ def _over_windows(comparison: Comparison) -> Plot | None:
     bands = corruption_bands(streams[0].bands)
     figure = figures.stream(curves, bands, collapses, "images seen", _POINTS)
     return Plot("windows", "Accuracy in windows of the stream", caption, figure)
+
+
+def _monitored(comparison: Comparison) -> Plot | None:
+    """Return, per method that a monitor watched, its estimate beside the truth, and the drift, of the first seed."""
+    found = {
+        name: next((facts for one in records if (facts := StreamFacts.of(one)) and facts.readings), None)
+        for name, records in comparison.records.items()
+    }
+    shown = {name: facts for name, facts in found.items() if facts is not None}
+    if not shown:
+        return None
+    caption = (
+        "Above: accuracy (line) and what the monitor estimates without labels (dashed, with its 90 % interval), first "
+        "seed. Below: the drift from the source; vertical lines are changes of domain that it found."
+    )
+    return Plot("monitor", "Accuracy estimated without labels", caption, figures.monitored(shown))
 
 
 def _reliability(comparison: Comparison) -> Plot | None:

@@ -12,12 +12,18 @@ from tta_cattan.bench.results.store import Record
 
 @dataclass(frozen=True)
 class StreamFacts:
-    """One stream: (middle, accuracy) of its windows, accuracy by domain, bands (domain, first, last), collapses."""
+    """One stream: (middle, accuracy) of its windows, accuracy by domain, bands (domain, first, last), collapses.
+
+    A monitor's ``readings`` are (seen, estimate, low, high, drift), its ``changes`` the samples seen when it found a
+    new domain.
+    """
 
     windows: tuple[tuple[float, float], ...]
     domains: Mapping[str, float]
     bands: tuple[tuple[str, int, int], ...]
     collapsed_at: tuple[int, ...]
+    readings: tuple[tuple[float, ...], ...] = ()
+    changes: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, record: Record) -> StreamFacts | None:
@@ -39,7 +45,10 @@ class StreamFacts:
             domains = {name: right_of[name] / seen[name] for name in seen}
             names = [str(visit["domain"]) for visit in info["visits"]]
             bands = [(name, int(a), int(b)) for name, (a, b) in zip(names, info["bands"], strict=False)]
-            return cls(windows, domains, tuple(bands), tuple(int(at) for at in info["collapsed_at"]))
+            watched = info.get("monitor", {"readings": (), "changes": ()})
+            readings = tuple(tuple(map(float, one)) for one in watched["readings"] if len(one) == 5)
+            collapses, changes = (tuple(map(int, one)) for one in (info["collapsed_at"], watched["changes"]))
+            return cls(windows, domains, tuple(bands), collapses, readings, changes)
         except (KeyError, TypeError, ValueError, ZeroDivisionError):
             return None
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils.data import Dataset
 
 from tta_cattan.bench.data import Stream, stream_of
 from tta_cattan.bench.protocols import accuracy_without_updates, run_offline, run_online, run_recovery, run_stream
+from tta_cattan.bench.protocols.stream import WINDOW
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.run.cost import Meter, relative_cost, stored_bytes
 from tta_cattan.bench.run.plan import Job, is_stream
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.host.checkout import HostError
 from tta_cattan.methods import AdaptationMethod, setup_model
+from tta_cattan.monitor import EVENTS, Monitor
 from tta_cattan.network.copies import copy_for_adaptation, own_free_parameters
+from tta_cattan.util.errors import UserError
 from tta_cattan.util.progress import progress
+
+_CLEAN = 1000  # samples without shift that a monitor is fitted to
 
 
 class Fault(NamedTuple):
@@ -46,7 +53,7 @@ def _record(job: Job, setting: Setting) -> Record:
         return method
 
     if is_stream(cfg):
-        return _run_stream_cell(job, setting, make(), meter)
+        return _run_stream_cell(job, setting, make, meter)
     dataset = setting.benchmark.target(cell.target, cell.seed)
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
@@ -68,23 +75,35 @@ def _record(job: Job, setting: Setting) -> Record:
     return Record(cell, job.fingerprint, metrics, info, predictions)
 
 
-def _run_stream_cell(job: Job, setting: Setting, method: AdaptationMethod, meter: Meter) -> Record:
+def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMethod], meter: Meter) -> Record:
     """Compute the one cell of a stream."""
     cfg, cell = job.cfg, job.cell
-    stream = stream_of(cfg, setting.benchmark, cell.seed, setting.device)
+    stream, clean = stream_of(cfg, setting.benchmark, cell.seed, setting.device), setting.benchmark.clean(cell.seed)
+    monitor = _monitor(make(), clean, job, setting) if cfg.STREAM.MONITOR else None
+    method = make()
     with progress(None, None, f"{cell.label} {cell.target.label} seed {cell.seed}") as bar:
         every = 1
         if not cfg.STREAM.WAITS:
             every = relative_cost(method, setting.loaded.model, next(stream.batches())[1].inputs)
-        evaluation = run_stream(method, stream, job.checkpoint, bar.update, every)
+        evaluation = run_stream(method, stream, job.checkpoint, bar.update, every, monitor)
         metrics = {**evaluation.metrics(), **meter.metrics(len(stream.plan), evaluation.earlier_seconds)}
         metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
         info = {**method.describe(), **evaluation.facts(), "adapted_every": every}
-        clean = setting.benchmark.clean(cell.seed)
         if clean is not None:
             after = Stream(clean, cfg.TEST.BATCH_SIZE, cell.seed, setting.device, cfg.TEST.NUM_WORKERS)
             metrics["clean_accuracy"] = accuracy_without_updates(method, after, bar.update)
     return Record(cell, job.fingerprint, metrics, info, evaluation.predictions())
+
+
+def _monitor(method: AdaptationMethod, clean: Dataset | None, job: Job, setting: Setting) -> Monitor:
+    """Return a monitor fitted to the first samples without shift; it only looks on."""
+    if clean is None:
+        raise UserError("STREAM.MONITOR needs data without shift, and this benchmark has none at hand: set it to False")
+    cfg = job.cfg
+    source = Stream(clean, cfg.TEST.BATCH_SIZE, job.cell.seed, setting.device, cfg.TEST.NUM_WORKERS)
+    batches = ((batch.inputs, batch.labels) for batch in islice(source, -(-_CLEAN // cfg.TEST.BATCH_SIZE)))
+    quiet: dict[str, Any] = {f"on_{event}": "ignore" for event in EVENTS}
+    return Monitor.fit(method, batches, window=WINDOW, **quiet)
 
 
 def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tta_cattan.bench.data.adaptation import DomainBenchmark
+from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
 from tta_cattan.bench.domain import Domain
-from tta_cattan.bench.results.published import PublishedTable, published
+from tta_cattan.bench.results.published import PublishedTable, published, published_benchmarks
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.results.summary import Statistic, Summary, sample_range, summarise
 from tta_cattan.bench.run.gather import domain_benchmark, plan_sources, run_sources
@@ -74,9 +75,20 @@ def run_pairs(
     summary = replace(summarise(records, expected), methods=tuple(names))
     cfg = benchmark.cfg
     name = f"{benchmark.name}-{cfg.MODEL.ARCH}-pairs-{cfg.TEST.PROTOCOL}".replace("/", "_")
-    pairs = Pairs(summary, Path(cfg.SAVE_DIR) / name, published(benchmark.name), difference)
+    pairs = Pairs(summary, Path(cfg.SAVE_DIR) / name, published_of(benchmark), difference)
     summary.write(pairs.folder, _header(pairs, by_source, records))
     return pairs
+
+
+def published_of(benchmark: DomainBenchmark) -> PublishedTable | None:
+    """Return the paper's table of a benchmark; of features, that of the images with the same domains."""
+    names = set(benchmark.short_names)
+    alike = (
+        name
+        for name in published_benchmarks()
+        if name in BENCHMARK_REGISTRY and set(getattr(BENCHMARK_REGISTRY.get(name), "short_names", ())) == names
+    )
+    return published(benchmark.name) or published(next(alike, ""))
 
 
 def beside_published(summary: Summary, table: PublishedTable | None) -> Summary:
