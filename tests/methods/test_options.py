@@ -44,7 +44,7 @@ def test_adaptation_sees_the_mean_of_both_views(name, protocol):
 @pytest.mark.parametrize("mirror", [True, False])
 def test_one_image_is_normalised_by_the_sources_statistics(mirror):
     x = images(1, 5)
-    method, source = (build("cattan_plus", mirror=mirror, lr=0.0, statistics=mode) for mode in ("blend", "source"))
+    method, source = (build("tent", mirror=mirror, lr=0.0, statistics=mode) for mode in ("blend", "source"))
     torch.testing.assert_close(method.predict(x), source.predict(x), rtol=0, atol=0)
     torch.testing.assert_close(method(x), source(x), rtol=0, atol=0)
     assert not torch.equal(method.predict(images(2, 5)), source.predict(images(2, 5))), "two have their own"

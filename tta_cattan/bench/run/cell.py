@@ -21,6 +21,7 @@ from tta_cattan.methods import AdaptationMethod, setup_model
 from tta_cattan.monitor import EVENTS, Monitor
 from tta_cattan.network.copies import copy_for_adaptation, own_free_parameters
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.interrupt import raise_if_interrupted
 from tta_cattan.util.progress import progress
 
 _CLEAN = 1000  # samples without shift that a monitor is fitted to
@@ -57,22 +58,32 @@ def _record(job: Job, setting: Setting) -> Record:
     dataset = setting.benchmark.target(cell.target, cell.seed)
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
-    with progress(None, None, f"{cell.label} {cell.target.label} seed {cell.seed}") as bar:
-        if cfg.TEST.PROTOCOL == "recovery":
-            plain = copy_for_adaptation(source)
+    name = f"{cell.label} {cell.target.label} seed {cell.seed}"
+    if cfg.TEST.PROTOCOL == "recovery":
+        plain = copy_for_adaptation(source)
+        with progress(None, None, name) as bar:
             metrics, info = run_recovery(make, plain, setting.benchmark, stream, cfg, cell.seed, bar.update)
-            metrics, predictions = {**metrics, **meter.metrics(len(dataset))}, None
-        else:
-            method = make()
-            if cfg.TEST.PROTOCOL == "offline":
-                part = _adapted_part(stream, cfg.TEST.ADAPT_EX, cell.seed)
-                evaluation = run_offline(method, stream, cfg.TEST.EPOCHS, bar.update, part)
-            else:
-                evaluation = run_online(method, stream, bar.update)
-            metrics = {**evaluation.metrics(), **meter.metrics(len(dataset))}
-            metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
-            info, predictions = {**method.describe(), **evaluation.facts()}, evaluation.predictions()
-    return Record(cell, job.fingerprint, metrics, info, predictions)
+        return Record(cell, job.fingerprint, {**metrics, **meter.metrics(len(dataset))}, info)
+    method = make()
+    if cfg.TEST.PROTOCOL == "offline":
+        part, epochs = _adapted_part(stream, cfg.TEST.ADAPT_EX, cell.seed), cfg.TEST.EPOCHS
+        updates = len(part) * epochs if method.optimizer is not None else 0
+        with progress(None, updates + len(stream), name) as bar:
+
+            def step() -> None:
+                bar.update()
+                if bar.n % len(part) == 0:
+                    now = f"epoch {bar.n // len(part) + 1} of {epochs}" if bar.n < updates else "predicting"
+                    bar.set_postfix_str(now, refresh=False)
+
+            evaluation = run_offline(method, stream, epochs, step, part)
+    else:
+        with progress(None, len(stream), name) as bar:
+            evaluation = run_online(method, stream, bar.update)
+    metrics = {**evaluation.metrics(), **meter.metrics(len(dataset))}
+    metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
+    info = {**method.describe(), **evaluation.facts()}
+    return Record(cell, job.fingerprint, metrics, info, evaluation.predictions())
 
 
 def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMethod], meter: Meter) -> Record:
@@ -81,7 +92,7 @@ def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMe
     stream, clean = stream_of(cfg, setting.benchmark, cell.seed, setting.device), setting.benchmark.clean(cell.seed)
     monitor = _monitor(make(), clean, job, setting) if cfg.STREAM.MONITOR else None
     method = make()
-    with progress(None, None, f"{cell.label} {cell.target.label} seed {cell.seed}") as bar:
+    with progress(None, len(stream), f"{cell.label} seed {cell.seed}") as bar:
         every = 1
         if not cfg.STREAM.WAITS:
             every = relative_cost(method, setting.loaded.model, next(stream.batches())[1].inputs)
@@ -91,7 +102,7 @@ def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMe
         info = {**method.describe(), **evaluation.facts(), "adapted_every": every}
         if clean is not None:
             after = Stream(clean, cfg.TEST.BATCH_SIZE, cell.seed, setting.device, cfg.TEST.NUM_WORKERS)
-            metrics["clean_accuracy"] = accuracy_without_updates(method, after, bar.update)
+            metrics["clean_accuracy"] = accuracy_without_updates(method, after, raise_if_interrupted)
     return Record(cell, job.fingerprint, metrics, info, evaluation.predictions())
 
 

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Subset
 from tta_cattan.bench.data import benchmark_of
 from tta_cattan.host.checkout import Checkout, HostError, first_line
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
+from tta_cattan.methods.guard import Lock
 from tta_cattan.methods.safety import Safety
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_text
@@ -61,6 +62,7 @@ class HostMethod(AdaptationMethod):
     def __init__(self, model: nn.Module, cfg: CfgNode, num_classes: int) -> None:
         """Keep ``model`` for the host, whose method is built at the first batch."""
         nn.Module.__init__(self)
+        self.lock, self._pauses = Lock(), 0
         self.cfg, self.num_classes = cfg, num_classes
         self.settings = self._settings(cfg)
         self.safety = Safety()

@@ -18,9 +18,18 @@ from tta_cattan.bench.results.store import Cell, Record, ResultsStore, row_label
 from tta_cattan.bench.results.summary import Summary, summarise
 from tta_cattan.bench.run.cell import Fault, one_by_one
 from tta_cattan.bench.run.description import header_lines, run_folder, write_description
+from tta_cattan.bench.run.estimate import describe, estimate
 from tta_cattan.bench.run.log import error_line, setup_logging
 from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells
-from tta_cattan.bench.run.setting import Setting, check_files, check_rows, prepare_settings, rehearse_rows
+from tta_cattan.bench.run.plausible import warn_of_wrong_setup
+from tta_cattan.bench.run.setting import (
+    Setting,
+    check_files,
+    check_rows,
+    prepare_settings,
+    rehearse_rows,
+    subspace_hash,
+)
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.progress import progress
 
@@ -38,12 +47,13 @@ class Outcome(NamedTuple):
     records: list[Record]
 
 
-def dry_run(rows: Sequence[Row]) -> None:
-    """Do all of a comparison that can fail on the user's side and nothing that takes long or writes."""
+def dry_run(rows: Sequence[Row]) -> str:
+    """Do all of a comparison that can fail on the user's side, write nothing, and return what would run."""
     benchmarks = _checked(rows)
     check_files(rows, benchmarks)
-    cells = plan_cells(rows, _domains(rows, benchmarks))
-    logger.info("dry run: %d cells would be computed; the configuration and the data are in order", len(cells))
+    estimates = [estimate(row, benchmark) for row, benchmark in zip(rows, benchmarks, strict=True)]
+    logger.info("dry run: nothing was computed or written; the configuration and the data are in order")
+    return describe(rows, benchmarks, estimates)
 
 
 def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
@@ -62,6 +72,8 @@ def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
         for line in dict.fromkeys(_source_line(row, settings[row.label]) for row in rows):
             logger.info(line)
         write_description(folder, rows, settings, fingerprints)
+        if any(store.find(job.cell, job.fingerprint) is None for job in jobs):
+            _warn(rows, settings)
         left_out = _compute(jobs, store, settings, launcher)
         rows = [row for row in rows if row.label not in left_out]
         jobs = [job for job in jobs if job.cell.label not in left_out]
@@ -78,6 +90,17 @@ def _checked(rows: Sequence[Row]) -> list[Benchmark]:
     benchmarks = check_rows(rows)
     rehearse_rows(rows, benchmarks)
     return benchmarks
+
+
+def _warn(rows: Sequence[Row], settings: Mapping[str, Setting]) -> None:
+    """Warn once per source model, data and subspace of what cannot be right."""
+    looked: set[tuple[str, int, str | None]] = set()
+    for row in rows:
+        setting = settings[row.label]
+        key = setting.loaded.sha256, id(setting.benchmark), subspace_hash(setting.subspace)
+        if key not in looked and (key[2] is not None or key[:2] not in {seen[:2] for seen in looked}):
+            warn_of_wrong_setup(row.cfg, setting)
+            looked.add(key)
 
 
 def _domains(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> list[list[Domain]]:
@@ -116,12 +139,13 @@ def _compute(
     there = [record for job in jobs if (record := store.find(job.cell, job.fingerprint))]
     missing = [job for job in jobs if store.find(job.cell, job.fingerprint) is None]
     if there:
-        logger.info("%d of %d cells are there already", len(there), len(jobs))
+        logger.info("%d of %d results are there already", len(there), len(jobs))
     wanted = Counter((job.cell.label, job.cell.target) for job in jobs)
+    logger.info("below is the error of each domain, 100 %% - accuracy, as in TENT's logs; the table has the accuracy")
     shown = ""
     accuracies: dict[tuple[str, Domain], list[float]] = defaultdict(list)
     computed = _kept(launcher(missing, settings), store, left_out)
-    for record in progress(chain(there, computed), len(jobs), "cells"):
+    for record in progress(chain(there, computed), len(jobs), "results"):
         cell = record.cell
         found = accuracies[cell.label, cell.target]
         found.append(record.metrics.get("accuracy", float("nan")))
