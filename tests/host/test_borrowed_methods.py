@@ -73,6 +73,7 @@ class Remembers(Sharpen):
         assert len(data) == 12 and sum(self.sizes) == 12 and model.model_preprocess.transforms[0].size == (32, 32)
 """
 ONLINE = ["TEST.PROTOCOL", "online"]
+CONTINUAL = ["SETTING", "continual", *ONLINE]
 STREAM = {"SETTING": "continual", "TEST.PROTOCOL": "online", "TEST.BATCH_SIZE": 16}
 
 
@@ -202,6 +203,7 @@ def test_workers_borrow_the_same_methods(checkout, monkeypatch, tmp_path):
         (["--host", "HOST/cfgs", "--methods", "host:tent"], "no checkout of mariodoebler/test-time-adaptation"),
         (["--host", "HOST", "--methods", "host:sharpen", "HOST.OPTIONS", "OPTIM.LRR,1", *ONLINE], "OPTIM.LRR"),
         (["--host", "HOST", "--methods", "host:sharpen", "TEST.PROTOCOL", "offline"], "methods are online"),
+        (["--host", "HOST", "--methods", "host:sharpen", "STREAM.MONITOR", "True", *CONTINUAL], "cannot be watched"),
     ],
 )
 def test_refusals(checkout, capsys, arguments, said):

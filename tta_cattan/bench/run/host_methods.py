@@ -83,6 +83,8 @@ class HostMethod(AdaptationMethod):
             raise UserError(f"DEVICE = {cfg.DEVICE!r}: the host's methods run on {device!r} here; set DEVICE {device}")
         if cfg.TEST.PROTOCOL != "online":
             raise UserError(f"TEST.PROTOCOL = {cfg.TEST.PROTOCOL!r}: the host's methods are online; set it to online")
+        if cfg.STREAM.MONITOR:
+            raise UserError("STREAM.MONITOR = True: what the host's methods adapt cannot be watched; set it to False")
         if num_classes is None:
             raise UserError(f"{PREFIX}{cls.name}: give num_classes, which the host's methods need")
         return cls(model, cfg, num_classes)
