@@ -13,6 +13,7 @@ from benchmarks.speed.timing import HEAD
 
 NAMES = (
     "step",
+    "forward",
     "allocator",
     "features_step",
     "subspace_fit",
@@ -22,6 +23,7 @@ NAMES = (
     "harness",
     "offline",
     "folded",
+    "latency",
     "likelihood_ratio",
     "memory",
     "growth",

@@ -75,6 +75,18 @@ def test_a_loaded_state_is_not_changed_by_what_follows():
     assert torch.equal(one(images(8, 3)), other(images(8, 3)))
 
 
+@pytest.mark.parametrize("name", ["tent", "ip", "shot"])
+def test_a_state_brings_its_network_along(name):
+    # As after a restart that builds the architecture and no weights.
+    method, other = build(name), build(name, network(seed=4))
+    method(images(8, 1))
+    other.load_state_dict(through_a_file(method.state_dict()))
+    for seed in range(2, 5):
+        assert torch.equal(method(images(8, seed)), other(images(8, seed)))
+    method.reset(), other.reset()
+    assert torch.equal(method(images(8, 1)), other(images(8, 1)))
+
+
 def test_the_state_of_the_network_alone_restarts_the_rest():
     method, other = build("tent", network()), build("tent", network())
     method(images(8, 1))

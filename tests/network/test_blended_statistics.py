@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from small_networks import build, network, run, target_batches
+from small_networks import build, network, target_batches
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
@@ -141,16 +141,6 @@ def test_a_method_uses_them_while_adapting_and_predicting(name):
     torch.testing.assert_close(method(x), expected, rtol=1e-3, atol=1e-4)
 
 
-def test_cattan_plus_alone_blends_by_itself():
-    assert {name: build(name).statistics for name in ("tent", "ip", "cattan", "cattan_plus")} == {
-        "tent": "batch", "ip": "batch", "cattan": "batch", "cattan_plus": "blend",
-    }  # fmt: skip
-
-
-def test_what_was_blended_is_not_folded():
-    method = build("tent", statistics="blend")
-    run(method, "online")
-    with pytest.raises(UserError, match=r"BN\.STATISTICS blend.*batch, source or running"):
-        method.fold()
+def test_a_scale_must_be_positive():
     with pytest.raises(UserError, match=r"blend_scale = -1.*must be > 0"):
         build("tent", statistics="blend", blend_scale=-1)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from tta_cattan.network.layers import channel_place, effective_linear
+from tta_cattan.network.layers import channel_place, effective_linear, frozen_copy, with_weight
 
 REDUCTIONS = ("sum", "mean")
 _ALIGNMENT = ("phi", "target_basis", "target_mean", "readout", "offset", "optimum")
@@ -216,8 +216,9 @@ class AlignedHead(Aligned):
     def __init__(self, linear: nn.Linear, residual: bool = False) -> None:
         weight, bias = effective_linear(linear)
         super().__init__(weight, residual)
-        self.weight = nn.Parameter(weight.clone(), requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias.clone(), requires_grad=False)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self._linear = [frozen_copy(linear)]  # no part of the network any more, but what a fold is a copy of
 
     @property
     def in_features(self) -> int:
@@ -243,9 +244,9 @@ class AlignedHead(Aligned):
         return weight, bias
 
     @torch.no_grad()
-    def fold(self) -> nn.Linear:
-        """Return one plain linear layer with the same function."""
-        return plain_linear(*self.linear_map())
+    def fold(self) -> nn.Module:
+        """Return a copy of the classifier with the alignment folded in."""
+        return with_weight(self._linear[0], *self.linear_map())
 
 
 class AlignedLayer(Aligned):
@@ -293,13 +294,3 @@ class AlignedLayer(Aligned):
         if self.residual:
             return identity + (self.target_basis @ ((self.phi - self.optimum) @ self.readout)).T, None
         return fold_alignment(self.target_basis, self.phi, self.readout, self.offset, self.target_mean)
-
-
-@torch.no_grad()
-def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Return a frozen linear layer with the given weight (K x D) and bias."""
-    linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device=weight.device, dtype=weight.dtype)
-    linear.weight.copy_(weight)
-    if bias is not None:
-        linear.bias.copy_(bias)
-    return linear.requires_grad_(False).eval()

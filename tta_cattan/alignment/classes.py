@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tta_cattan.alignment.subspace import float64_device
+from tta_cattan.network.layers import effective_linear, with_weight
 
 _EMPTY = 1e-6  # samples: a class with fewer has no mean of its own
 
@@ -155,16 +156,13 @@ class TargetClasses(nn.Module):
         return self.temperature * (logits + F.linear(features.to(self.weight), self.weight, self.bias))
 
     @torch.no_grad()
-    def fold_into(self, linear: nn.Linear) -> nn.Linear:
+    def fold_into(self, linear: nn.Linear) -> nn.Module:
         """Return the one linear layer that equals ``linear`` and this after it."""
+        weight, bias = effective_linear(linear)
         if self.weight is None:
             return linear
-        like = linear.weight
-        folded = nn.Linear(like.shape[1], like.shape[0], device=like.device, dtype=like.dtype)
-        folded.weight.copy_(self.temperature * (like + self.weight))
-        bias = self.bias if linear.bias is None else self.bias + linear.bias
-        folded.bias.copy_(self.temperature * bias)
-        return folded.requires_grad_(False).eval()
+        bias = self.bias if bias is None else self.bias + bias
+        return with_weight(linear, self.temperature * (weight + self.weight), self.temperature * bias)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         """Make room for what the state holds, or drop what it does not hold, before torch copies it in."""

@@ -28,7 +28,7 @@ _AGAIN = "make it anew with `tta-cattan fit-source`"
 
 
 @stateful
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Subspace:
     """An orthonormal basis (D x d) with the eigenvalues (all that were found, descending), mean, count and origin.
 
@@ -55,6 +55,21 @@ class Subspace:
         """The number of directions."""
         return self.basis.shape[1]
 
+    def __repr__(self) -> str:
+        """Return one line: tensors of thousands of numbers say nothing in a notebook."""
+        kind = "centred" if self.centered else "uncentred"
+        layer = "" if self.layer is None else f", layer {self.layer or 'input of the classifier'!r}"
+        return f"Subspace({self.d} directions of {self.dim} features, {self.count} samples, {kind}{layer})"
+
+    def require_model(self, model: nn.Module) -> None:
+        """Refuse another model than the one whose features were fitted, where that is known."""
+        made_for = self.provenance.get("weights_sha256")
+        if made_for is not None and made_for != (weights := sha256_weights(model)):
+            raise UserError(
+                f"the source subspace was made for the model {str(made_for)[:12]}, and this model is {weights[:12]}: "
+                "make one for this model with fit_source(net, loader) or `tta-cattan fit-source`"
+            )
+
     def truncate(self, d: int) -> Subspace:
         """Return the subspace of the first ``d`` directions."""
         if not 1 <= d <= self.d:
@@ -67,9 +82,22 @@ class Subspace:
         mean = None if self.mean is None else self.mean.to(device)
         return replace(self, basis=self.basis.to(device), eigenvalues=self.eigenvalues.to(device), mean=mean)
 
+    def distance(self, features: Tensor) -> float:
+        """``(||m - m_s||^2 + (s - s_s)^2) / s_s^2`` of features (n x D) with mean ``m`` and total variance ``s^2``."""
+        if self.mean is None:
+            raise UserError("this subspace was saved without its mean, so that no distance to it is known: fit it anew")
+        own = self.eigenvalues.double().sum()  # all that were found: their sum is the total variance
+        shift = (features.double().mean(0) - self.mean.to(features.device).double()).square().sum().to(own)
+        spread = features.double().var(0).sum().sqrt().to(own) - own.sqrt()
+        return ((shift + spread.square()) / own).item()
+
     def without_mean(self) -> Subspace:
         """Return a copy that does not hold the mean feature."""
         return replace(self, mean=None)
+
+    def without_model(self) -> Subspace:
+        """Return a copy that does not say whose features were fitted."""
+        return replace(self, provenance={k: v for k, v in self.provenance.items() if k != "weights_sha256"})
 
     def save(self, path: str | os.PathLike[str], dtype: torch.dtype = torch.float32) -> None:
         """Write a safetensors file atomically; ``dtype`` is that of the basis (float16 halves the file)."""
@@ -173,6 +201,12 @@ def subspace_path(ckpt_dir: str | os.PathLike[str], arch: str, weights: str, cen
     The kind is ``pca`` or ``uncentred``, and the layer where it is not the input of the classifier.
     """
     return Path(ckpt_dir) / "subspaces" / _name(_file_name(arch), weights[:_DIGITS], centered, layer)
+
+
+def moments_name(path: Path, channels: int) -> str:
+    """Return the file name of a model's moments, beside its subspace: ``<arch>-<weights>-moments-<channels>``."""
+    model, _, _ = path.stem.rpartition("-")
+    return f"{model}-moments-{channels}.safetensors"
 
 
 def find_subspaces(

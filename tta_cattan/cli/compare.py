@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
     from tta_cattan.bench.run.runner import Launcher
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_CFG = "cfgs/digits_c/cattan.yaml"
 LAUNCHERS = ("local", "ray")
@@ -42,6 +45,11 @@ def parser() -> ConfigParser:
         default=[],
         help="one row per setting of a key, e.g. CATTAN.D=64,256; repeat it for every combination",
     )
+    result.add_argument(
+        "--host",
+        metavar="PATH",
+        help="checkout of mariodoebler/test-time-adaptation, whose methods --methods can name as host:NAME",
+    )
     result.add_argument("--launcher", choices=LAUNCHERS, default="local", help="where the results are computed")
     result.add_argument(
         "--address", metavar="HOST:PORT", help="a running Ray cluster, or 'auto'; default: start Ray here"
@@ -64,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the harness."""
     args, overrides = parser().parse(argv)
     if args.list:
-        return _list()
+        return _list(args.host)
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.bench.run.plan import parse_sweeps, plan_rows
     from tta_cattan.bench.run.runner import dry_run, run
@@ -76,6 +84,7 @@ def main(argv: Sequence[str]) -> int:
     if embedded:
         methods = ADAPTATION_REGISTRY.registered_names()
     setup_logging()
+    methods = _without_faults(args.host, methods, overrides)
     sweeps = parse_sweeps(args.sweep, overrides)
     rows = plan_rows(find_config(args.cfg or DEFAULT_CFG), overrides, methods, sweeps)
     if args.list_layers:
@@ -95,6 +104,24 @@ def main(argv: Sequence[str]) -> int:
         print(f"\nresults: {streams.folder}")
         _report([outcome.folder, streams.folder], Path(rows[0].cfg.SAVE_DIR) / "report")
     return 0
+
+
+def _without_faults(host: str | None, methods: list[str], overrides: Sequence[str]) -> list[str]:
+    """Register the methods of the host and return all but those that cannot be imported, which are named."""
+    asked = methods or dict(zip(overrides[::2], overrides[1::2], strict=False)).get("MODEL.ADAPTATION", "").split()
+    names = [name.lower().removeprefix("host:") for name in asked if name.lower().startswith("host:")]
+    if not names:
+        return methods
+    if host is None:
+        raise UserError(f"host:{names[0]}: give --host PATH, a checkout of mariodoebler/test-time-adaptation")
+    from tta_cattan.bench.run.host_methods import borrow
+
+    left_out = borrow(host, names)
+    for name, reason in left_out.items():
+        logger.warning("left out: %s: %s", name, reason)
+    if len(left_out) == len(asked):
+        raise UserError(f"no method could run: {'; '.join(left_out.values())}")
+    return [name for name in methods if name.lower() not in left_out]
 
 
 def _launcher(args: argparse.Namespace, small: bool) -> Launcher:
@@ -140,8 +167,8 @@ def _list_layers(cfg: CfgNode) -> int:
     return 0
 
 
-def _list() -> int:
-    """Print the names that a config may use."""
+def _list(host: str | None) -> int:
+    """Print the names that a config may use, and those of a host's methods."""
     from tta_cattan.bench.data import BENCHMARK_REGISTRY
     from tta_cattan.bench.models.robustbench_zoo import robustbench_names
     from tta_cattan.bench.models.zoo import ARCHITECTURES
@@ -153,6 +180,10 @@ def _list() -> int:
         ("models (MODEL.ARCH)", ARCHITECTURES),
     ):
         print(f"{title}: {', '.join(registry.registered_names())}")
+    if host is not None:
+        from tta_cattan.host.checkout import Checkout
+
+        print(f"methods of the host: {', '.join(f'host:{name}' for name in Checkout(host).names())}")
     print("  and torchvision/NAME, timm/NAME for any of their models; shot/NAME: SHOT's network on any of these")
     for family in ("cifar10", "cifar100", "imagenet"):
         try:

@@ -7,7 +7,7 @@ import math
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,9 +17,13 @@ from torch import Tensor, nn
 
 from tta_cattan.alignment import TargetClasses, change_weight, fit_class_structure, sample_weight
 from tta_cattan.methods.class_finding import TargetSamples
+from tta_cattan.methods.guard import Lock, guard_verbs
 from tta_cattan.methods.safety import REACTIONS, Safety, all_finite, in_range
+from tta_cattan.methods.streams import DEFAULT, Streams
 from tta_cattan.methods.target import FirstPredictions, Target
+from tta_cattan.network.calibration import Notes, noting
 from tta_cattan.network.copies import plain_copy
+from tta_cattan.network.given import mark_wrapped, require_plain, require_precision
 from tta_cattan.network.layers import HeadCall, find_classifier, only_head_call, replace_module, watch_head
 from tta_cattan.network.mirror import mean_prediction, with_mirror_images
 from tta_cattan.network.normalization import (
@@ -31,6 +35,7 @@ from tta_cattan.network.normalization import (
     statistics_layers,
     use_statistics,
 )
+from tta_cattan.util.batches import require_batch
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.keys import Key, above, at_least, key, one_of, within
 from tta_cattan.util.precision import Precision
@@ -40,10 +45,11 @@ from tta_cattan.util.state import pack, unpack
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from tta_cattan.alignment import Subspace
+    from tta_cattan.alignment import SourceMoments, Subspace
 
-# Unlabelled target data as a method sees it: (indices, inputs), again and again in the same order.
-Batches = Iterable[tuple[Tensor, Tensor]]
+# Unlabelled target data as a method sees it: (indices or None, inputs), again and again. A caller may also give batches
+# of images or (images, labels).
+Batches = Iterable[tuple[Tensor | None, Tensor]]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 OPTIMIZERS = ("Adam", "AdamW", "SGD")
@@ -64,6 +70,8 @@ class AdaptationMethod(nn.Module):
     keys: ClassVar[dict[str, Key]] = {}
     adapts: ClassVar[bool] = True  # whether forward updates anything; False needs no normalisation layers
     needs_images: ClassVar[bool] = False
+    source_argument: ClassVar[str] = "source_subspace"  # of the constructor: what it knows of the source's data
+    resumable: ClassVar[bool] = True  # whether state_dict holds all that an unfinished stream goes on from
 
     steps: int = key(1, "updates per batch", at_least(1), origin="TENT", at="OPTIM.STEPS")
     lr: float = key(1e-3, "learning rate", at_least(0), origin="TENT", at="OPTIM.LR")
@@ -127,6 +135,7 @@ class AdaptationMethod(nn.Module):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         cls.keys = _declared_keys(cls)
+        guard_verbs(cls)
         cls.__signature__ = _signature(cls)
 
     def __init__(
@@ -135,7 +144,7 @@ class AdaptationMethod(nn.Module):
         *,
         optimizer: OptimizerFactory | str | None = None,
         num_classes: int | None = None,
-        source_subspace: Subspace | None = None,
+        source_subspace: Subspace | SourceMoments | None = None,
         **options: Any,
     ) -> None:
         """Configure ``model``; the options are the class's keys, checked as in a config.
@@ -145,20 +154,23 @@ class AdaptationMethod(nn.Module):
         is refused is refused before ``model`` is changed.
         """
         super().__init__()
+        self.lock = Lock()
         if isinstance(optimizer, str):
             options["optimizer_name"], optimizer = optimizer, None
         for name, value in self.accepted_options(options).items():
             setattr(self, name, value)
         self.make_optimizer = optimizer or self._optimizer_by_options()
-        self.num_classes, self.source_subspace = num_classes, source_subspace
-        self.precision = Precision(self.mixed_precision)
-        self.safety = Safety(self.on_collapse, self.on_divergence, self.collapse_window)
-        self.target = Target()
+        self.num_classes = num_classes
+        self.source_subspace: Any = source_subspace  # which kind, the method checks
+        self.precision, self.safety = self._new_precision(), self._new_safety()
+        self.target, self.streams = Target(), Streams()
         self.target_classes = TargetClasses()
         self.changed: float | None = None  # share of the source model's predictions that have, by ``finish``
         self.new_batch = True  # False at the second and later updates on one batch, which counts once
         self._last_batch: tuple[weakref.ref[Tensor], tuple[int, int]] | None = None
         self._loaded: dict[str, Any] | None = None
+        self._notes: Notes | None = None  # what the present batch was normalised by, while it adapts the network
+        self._pauses = 0
         self.optimizer: torch.optim.Optimizer | None = None
         self.inspect(model)
         _built_optimizer(self.make_optimizer, [nn.Parameter(torch.zeros(1))])
@@ -171,6 +183,7 @@ class AdaptationMethod(nn.Module):
         self.begin_target()
         # A function of the module, not a bound method or closure: copies and pickles call their own.
         self.register_load_state_dict_post_hook(_state_loaded)
+        mark_wrapped(model, type(self).__name__)
 
     @classmethod
     def accepted_options(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -189,12 +202,12 @@ class AdaptationMethod(nn.Module):
         model: nn.Module,
         cfg: CfgNode,
         num_classes: int | None = None,
-        source_subspace: Subspace | None = None,
+        source_subspace: Subspace | SourceMoments | None = None,
     ) -> AdaptationMethod:
         """Build the method from a config; what is not this method's concern is ignored."""
         options = {name: cls.value_in(cfg, name) for name, declared in cls.keys.items() if not declared.config_only}
-        subspace = cls.source_in(cfg, source_subspace)
-        return cls(model, num_classes=num_classes, source_subspace=subspace, **options)
+        source = cls.source_in(cfg, source_subspace)
+        return cls(model, num_classes=num_classes, **{cls.source_argument: source}, **options)
 
     @classmethod
     def place_of(cls, name: str) -> str:
@@ -209,8 +222,8 @@ class AdaptationMethod(nn.Module):
         return cfg
 
     @classmethod
-    def source_in(cls, cfg: CfgNode, given: Subspace | None) -> Subspace | None:
-        """Return the source subspace of a method that aligns: the given one, or what the config names."""
+    def source_in(cls, cfg: CfgNode, given: Any) -> Any:
+        """Return what a method that aligns knows of the source: the given, or what the config names."""
         return None
 
     @classmethod
@@ -218,11 +231,18 @@ class AdaptationMethod(nn.Module):
         """Return whether the method, as configured, needs a subspace of the source's features."""
         return False
 
+    @classmethod
+    def identity(cls, cfg: CfgNode) -> str:
+        """Return what decides a result besides the config and the versions; '' = nothing."""
+        return ""
+
     def inspect(self, model: nn.Module) -> None:
         """Look for what the method needs in ``model``, refuse what lacks it, and change nothing."""
         require_module(model)
+        require_plain(model)
         if self.adapts:
             require_affine(model, type(self).__name__)
+            require_precision(model, type(self).__name__)
         if self.classes:
             self.classifier = find_classifier(model, self.classifier, self.num_classes)
 
@@ -325,13 +345,14 @@ class AdaptationMethod(nn.Module):
             state[name].copy_(value)
 
     def forward(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
-        """Infer and adapt; the logits are those from before the last update."""
-        if not isinstance(x, Tensor):
-            raise UserError(
-                f"a batch is a {type(x).__name__}: give a torch.Tensor, samples first (see torch.as_tensor)"
-            )
-        if len(x) == 0:
-            raise UserError("an empty batch was given: there is nothing to predict or to adapt to")
+        """Infer and adapt; the logits are those from before the last update.
+
+        Note: as hosts expect, it adapts after ``eval()`` and under ``no_grad`` and ``inference_mode`` too; not inside
+        ``paused()``.
+        """
+        require_batch(x)
+        if self._pauses:
+            return self.predict(x)
         if self.episodic:
             self.reset()
         self.begin_batch()
@@ -345,9 +366,23 @@ class AdaptationMethod(nn.Module):
 
         Note: ``indices`` are the samples' places in the target set, for methods that keep something per sample.
         """
-        if self.optimizer is None:
+        if self._pauses:
             return self.predict(x)
+        self._notes = {}
+        try:
+            return self._adapt(x, indices)
+        finally:
+            self._notes = None
+
+    def _adapt(self, x: Tensor, indices: Tensor | None) -> Tensor:
+        """Update once, unless there is nothing to update or the loss forbids it."""
+        if self.optimizer is None:
+            logits = self.predict(x)
+            if all_finite(logits):
+                self.target.calibration.add(self._notes, self.statistics_momentum)
+            return logits
         self.new_batch = self._differs_from_last(x)
+        x = x.clone() if x.is_inference() else x
         # In mode "running" the pass moves the statistics before the loss shows whether it should have.
         layers = self.statistics_layers if self.statistics == "running" else []
         moved = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
@@ -360,6 +395,7 @@ class AdaptationMethod(nn.Module):
             restart = self.safety.skip(fault, x)
         else:
             self.precision.step(self.optimizer)
+            self.target.calibration.add(self._notes, self.statistics_momentum)
             in_bounds = in_range(_params(self.optimizer))
             restart = self.safety.watch(logits, value) if in_bounds else self.safety.lost()
         self.optimizer.zero_grad()
@@ -390,6 +426,40 @@ class AdaptationMethod(nn.Module):
         if not self.target_classes.found:
             return self.infer(x, adapting=False)
         return self.target_classes(*self.logits_and_head_input(x, adapting=False))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the model predict without adapting in the block, whichever thread or stream calls it."""
+        with self.lock:
+            self._pauses += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._pauses -= 1
+
+    @contextmanager
+    def stream(self, name: str) -> Iterator[AdaptationMethod]:
+        """Be the stream ``name`` in the block: all verbs and attributes are that stream's, and other threads wait.
+
+        A stream owns what adapts and shares the frozen network; a new one starts as the source model.
+        """
+        with self.lock:
+            before = self.streams.switch(self, name)
+            try:
+                yield self
+            finally:
+                self.streams.switch(self, before)
+
+    def begin_stream(self) -> None:
+        """Begin a stream that has no past at all."""
+        self.precision, self.safety = self._new_precision(), self._new_safety()
+        self.reset()
+
+    def source_tensors(self) -> set[int]:
+        """Return the identities of the tensors that ``reset`` writes to, those of the present stream."""
+        state = self.model.state_dict(keep_vars=True)
+        return {id(state[name]) for name in self._source_state}
 
     @property
     def views(self) -> int:
@@ -428,21 +498,34 @@ class AdaptationMethod(nn.Module):
                 f"{type(self).__name__} cannot be traced: a trace keeps the first batch's size and updates nothing. "
                 "Trace fold(), the adapted network"
             )
+        require_batch(x)
         self.model.eval()  # a host may have called train() on something inside
         single = len(x) == 1
         x = with_mirror_images(x) if self.mirror else x
         adapting = adapting and not (single and self.statistics == "running")
         use_statistics(self.statistics_layers, self.statistics, adapting)
-        blended = self.statistics_layers if self.statistics == "blend" and not single else []
-        with self.precision.autocast(x.device), blending(blended, self.blend_scale, self.views):
+        notes: Notes = {}
+        with self.precision.autocast(x.device):
             try:
-                logits = self.model(x)
+                with self._normalizing(single) as notes:
+                    logits = self.model(x)
             except ValueError as error:
                 if not single or "more than 1 value per channel" not in str(error):
                     raise
                 use_statistics(self.statistics_layers, "source", adapting)
                 logits = self.model(x)
+        if self._notes is not None:
+            self._notes = notes
+        require_logits(logits, len(x))
         return self.joined(logits)
+
+    def _normalizing(self, single: bool) -> AbstractContextManager[Notes]:
+        """Blend statistics where the method does, and note those of the batch where they will be wanted."""
+        if self.statistics == "blend" and not single:
+            return blending(self.statistics_layers, self.blend_scale, self.views)
+        if self.statistics == "batch" and self._notes is not None:
+            return noting(self.statistics_layers)
+        return nullcontext({})
 
     def describe(self) -> dict[str, Any]:
         """Return facts about the adapted state that belong to a result."""
@@ -450,15 +533,13 @@ class AdaptationMethod(nn.Module):
         return facts if self.changed is None else {**facts, "changed": self.changed}
 
     def fold(self) -> nn.Module:
-        """Return a plain copy of the adapted model that does not need this package.
+        """Return a plain network of the source architecture, adapted; its state loads into a fresh one.
 
-        Note: with ``statistics="batch"`` the copy normalises by the batch it is given, as the method does.
+        Note: its running statistics are the running mean of those that the batches were normalised by, so that it
+        answers the same for a batch of any size. What stands in its way says ``unfoldable``.
         """
-        if self.mirror:
-            raise UserError(
-                "with MIRROR (mirror=True) a prediction is the mean of two passes, which no source architecture makes: "
-                "it cannot be folded. Adapt without it for a model that can"
-            )
+        if self.unfoldable:
+            raise UserError(f"{self.title or type(self).__name__} cannot be folded: {self.unfoldable}")
         plain = self.plain_network()
         if not self.target_classes.found:
             return plain
@@ -467,19 +548,44 @@ class AdaptationMethod(nn.Module):
 
     def plain_network(self) -> nn.Module:
         """Return a plain copy of the adapted network, without the target's classes."""
-        return plain_copy(self.model, self.statistics)
+        return plain_copy(self.model, self.target.calibration)
+
+    @property
+    def unfoldable(self) -> str:
+        """Why ``fold`` refuses, and what to choose instead, known before adaptation; empty where it does not."""
+        if self.mirror:
+            return (
+                "with MIRROR (mirror=True) a prediction is the mean of two passes, which no source architecture makes; "
+                "adapt without it"
+            )
+        if self.classes and self.network.get_submodule(self.classifier).bias is None:
+            return "CLASSES (classes=True) needs a bias in the classifier; adapt without it"
+        return ""
 
     def train(self, mode: bool = True) -> AdaptationMethod:
         """Set the mode of the wrapper only: the model's modes belong to the method."""
         self.training = mode
         return self
 
+    def state_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """Return the whole state, all streams included, whichever is present."""
+        with self.stream(DEFAULT):
+            return super().state_dict(*args, **options)
+
+    def load_state_dict(self, *args: Any, **options: Any) -> Any:
+        """Take the whole state, all streams included, whichever is present."""
+        with self.stream(DEFAULT):
+            return super().load_state_dict(*args, **options)
+
     def get_extra_state(self) -> dict[str, Any]:
-        """Return what ``state_dict`` holds besides the model: the target, the safety's memory and the optimiser."""
+        """Return what ``state_dict`` holds besides the model: target, safety's memory, optimiser, source, streams."""
         optimizer = None if self.optimizer is None else self.optimizer.state_dict()
         scaler = None if self.precision.scaler is None else self.precision.scaler.state_dict()
-        own = {"target": self.target, "changed": self.changed, "safety": self.safety}
-        return pack({**own, "optimizer": optimizer, "scaler": scaler})
+        own: dict[str, Any] = {"target": self.target, "changed": self.changed, "safety": self.safety}
+        own |= {"optimizer": optimizer, "scaler": scaler}
+        if self.streams.present == DEFAULT:
+            own |= {"source": self._source_state, "streams": self.streams.states(self)}
+        return pack(own)
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Keep the state until the model's own parameters are loaded."""
@@ -491,21 +597,26 @@ class AdaptationMethod(nn.Module):
         Note: a state that holds the model alone restarts the optimiser and begins a target of its own.
         """
         loaded, self._loaded = self._loaded, None
-        self.target_classes.to(self._device())  # a state from another device has left them there
+        self.target_classes.to(self.device)  # a state from another device has left them there
         if loaded is None:
             self.target, self.changed = self.new_target(None), None
         self.begin_batch()
         self.begin_updates()
         if loaded is None:
             return
-        state = unpack(loaded, self._device())
+        state = unpack(loaded, self.device)
         self.target, self.changed, self.safety = state["target"], state["changed"], state["safety"]
         if self.optimizer is not None and state["optimizer"] is not None:
             self.optimizer.load_state_dict(state["optimizer"])
         if self.precision.scaler is not None and state["scaler"] is not None:
             self.precision.scaler.load_state_dict(state["scaler"])
+        if self.streams.present == DEFAULT:
+            self._source_state = state["source"]
+            self.streams.load(self, state["streams"])
 
-    def _device(self) -> torch.device | None:
+    @property
+    def device(self) -> torch.device | None:
+        """Where the network is."""
         first = next(self.model.parameters(), None)
         return None if first is None else first.device
 
@@ -548,6 +659,15 @@ class AdaptationMethod(nn.Module):
         moving |= {id(b) for layer in self.statistics_layers for b in layer.buffers()}
         state = self.model.state_dict(keep_vars=True)
         return {name: value.detach().clone() for name, value in state.items() if id(value) in moving}
+
+    def _new_safety(self) -> Safety:
+        return Safety(self.on_collapse, self.on_divergence, self.collapse_window)
+
+    def _new_precision(self) -> Precision:
+        return Precision(self.mixed_precision)
+
+    def _replicate_for_data_parallel(self) -> Any:
+        raise UserError(f"DataParallel({type(self).__name__}) would adapt copies and drop them: use one GPU")
 
     def _optimizer_by_options(self) -> OptimizerFactory:
         """Return the factory of the optimiser that the options describe: the parameters come later."""
@@ -620,6 +740,17 @@ def _checksum(x: Tensor) -> int:
     return zlib.crc32(x.detach().contiguous().view(-1).view(torch.uint8).numpy())
 
 
+def require_logits(output: object, n: int) -> None:
+    """Refuse a network whose output is not N x C logits."""
+    if isinstance(output, Tensor) and output.ndim == 2 and len(output) == n:
+        return
+    found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
+    raise UserError(
+        f"the network's output for {n} samples is of {found}: adaptation needs logits of shape ({n}, classes); wrap "
+        "the network in a module that returns them alone"
+    )
+
+
 def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [param for group in optimizer.param_groups for param in group["params"]]
 
@@ -629,5 +760,6 @@ def _state_loaded(method: AdaptationMethod, incompatible_keys: Any) -> None:
 
 
 AdaptationMethod.keys = _declared_keys(AdaptationMethod)
+guard_verbs(AdaptationMethod)
 
 ADAPTATION_REGISTRY: Registry[type[AdaptationMethod]] = Registry("adaptation method")

@@ -10,7 +10,6 @@ from tta_cattan.losses import CONFIDENCE
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 from tta_cattan.methods.target import BalancedTarget, RunningBalance
 from tta_cattan.network.input_transform import TransformedModel, image_channels, transformed_parameters
-from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import at_least, key, one_of, within
 
 
@@ -63,6 +62,7 @@ class IP(AdaptationMethod):
         with self.model.bypassed():
             return self.predict(x)
 
-    def fold(self) -> nn.Module:
-        """Refuse: the transformation stands before the source architecture and cannot be folded into it."""
-        raise UserError("IP adapts an input transformation that no source architecture has: it cannot be folded")
+    @property
+    def unfoldable(self) -> str:
+        """The transformation stands before the source architecture and cannot be folded into it."""
+        return "it adapts an input transformation that no source architecture has; tent and cattan can be folded"

@@ -98,6 +98,8 @@ class Shot(AdaptationMethod):
 
         def passes() -> Iterator[tuple[Tensor, Tensor]]:
             for index, x in batches:
+                if index is None:
+                    raise UserError("SHOT keeps a label per sample: give batches of (indices, images)")
                 indices.append(index)
                 logits, features = self.logits_and_head_input(x, adapting=False)
                 yield features, logits

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.utils.parametrize import is_parametrized
 
 from tta_cattan.util.errors import UserError, nearest
 
-_SET_KEY = "name the linear layer with MODEL.CLASSIFIER"
+_SET_KEY = "name the linear layer with classifier= (MODEL.CLASSIFIER)"
+_OTHER_HEADS = (
+    "for another head (cosine, 1x1 convolution, CLIP) align at an inner layer: layer=NAME with "
+    "source_subspace=fit_source(net, loader, layer=NAME) and classes=False"
+)
 _OTHER_METHODS = "choose a method that needs none (MODEL.ADAPTATION tent, tent_plus, norm, ip)"
+NOT_THE_CLASSIFIER = f"{_SET_KEY}; {_OTHER_HEADS}; or {_OTHER_METHODS}"
 
 
 def find_classifier(model: nn.Module, name: str = "", num_classes: int | None = None) -> str:
@@ -33,8 +41,8 @@ def find_classifier(model: nn.Module, name: str = "", num_classes: int | None = 
         if name not in linears:
             known = ", ".join(list(linears)[-8:])
             raise UserError(
-                f"MODEL.CLASSIFIER = {name!r} is not a linear layer of {type(model).__name__}."
-                f"{nearest(name, linears)} Its last linear layers: {known or 'none'}"
+                f"MODEL.CLASSIFIER = {name!r} is not a linear layer of {type(model).__name__} (classifier=)."
+                f"{nearest(name, linears)} Its last linear layers: {known or 'none'}; {_OTHER_HEADS}"
             )
         return name
     declared = _declared_classifier(model, linears)
@@ -44,8 +52,8 @@ def find_classifier(model: nn.Module, name: str = "", num_classes: int | None = 
     if not fitting:
         wanted = "" if num_classes is None else f" with {num_classes} outputs"
         raise UserError(
-            f"{type(model).__name__} has no linear layer{wanted}: alignment needs a classifier that ends in one. "
-            f"If the head is linear but of another class, {_SET_KEY} or replace it by torch.nn.Linear"
+            f"{type(model).__name__} has no linear layer{wanted}: alignment needs a classifier that ends in one "
+            f"(torch.nn.Linear, weight-normalised or not): {_SET_KEY}; {_OTHER_HEADS}; or {_OTHER_METHODS}"
         )
     return fitting[-1]
 
@@ -82,7 +90,7 @@ def effective_linear(module: nn.Module) -> tuple[Tensor, Tensor | None]:
         if not torch.allclose(module(probe), F.linear(probe, weight, bias), rtol=1e-3, atol=1e-3):
             raise UserError(
                 f"{type(module).__name__} is not a plain linear layer (its output is not x W^T + b), so no alignment "
-                "can be folded into it: replace it by torch.nn.Linear with the same function"
+                f"can go through it: {_SET_KEY} where it is another one; {_OTHER_HEADS}; or {_OTHER_METHODS}"
             )
     return weight, bias
 
@@ -161,17 +169,37 @@ def compose_linear(module: nn.Module, weight: Tensor, bias: Tensor | None) -> nn
     """Return the linear layer or 1x1 convolution that equals ``z -> module(z weight^T + bias)``."""
     own, own_bias = effective_linear(module)
     rows = own.flatten(1)
-    composed = (rows @ weight).reshape(own.shape)
     shift = None if bias is None else rows @ bias
     shift = own_bias if shift is None else shift if own_bias is None else own_bias + shift
-    if isinstance(module, nn.Linear):
-        new: nn.Module = nn.Linear(module.in_features, module.out_features, shift is not None)
+    return with_weight(module, (rows @ weight).reshape(own.shape), shift)
+
+
+def frozen_copy(module: nn.Module) -> nn.Module:
+    """Return a copy that takes no gradients and shares its parameters' memory."""
+    memo: dict[int, Any] = {id(param): nn.Parameter(param.detach(), False) for param in module.parameters()}
+    # The old style of weight normalisation keeps what it computed, and torch copies nothing that was computed.
+    memo |= {id(value): value.detach() for value in vars(module).values() if isinstance(value, Tensor)}
+    return copy.deepcopy(module, memo)
+
+
+@torch.no_grad()
+def with_weight(module: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """Return a frozen copy of a linear layer or convolution that applies ``weight`` and ``bias`` instead of its own.
+
+    Note: weight normalisation stays, so that its state has the same names.
+    """
+    new = copy.deepcopy(module).to(weight).requires_grad_(False).eval()
+    old_style = [hook for hook in new._forward_pre_hooks.values() if hasattr(hook, "compute_weight")]
+    if is_parametrized(new, "weight"):
+        new.weight = weight
+    elif old_style:
+        new.weight_v.copy_(weight)
+        new.weight_g.copy_(torch.norm_except_dim(weight, 2, old_style[0].dim))
+        new.weight = old_style[0].compute_weight(new)
     else:
-        new = type(module)(module.in_channels, module.out_channels, 1, stride=module.stride, bias=shift is not None)
-    new = new.to(own)
-    new.weight.copy_(composed)
-    if shift is not None:
-        new.bias.copy_(shift)
+        new.weight.copy_(weight)
+    if bias is not None:
+        new.bias.copy_(bias)
     return new
 
 
@@ -205,7 +233,7 @@ def only_head_call(calls: list[HeadCall], output: Tensor, name: str) -> HeadCall
         problem = "is not the last step: the model's output differs from it"
     if problem:
         raise UserError(
-            f"the linear layer {name!r} {problem}, so it is not the model's classifier: {_SET_KEY}, or {_OTHER_METHODS}"
+            f"the linear layer {name!r} {problem}, so it is not the model's classifier: {NOT_THE_CLASSIFIER}"
         )
     return calls[0]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,32 +87,44 @@ def use_statistics(layers: list[_NormBase], mode: str, adapting: bool) -> None:
 
 def jeffreys_divergence(mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor) -> Tensor:
     """``(KL(p || q) + KL(q || p)) / 2`` of the normal distributions of each channel, averaged over the channels."""
-    return _divergence((mean - other_mean).square(), (var - other_var).square(), var, other_var)
+    return divergence((mean - other_mean).square(), (var - other_var).square(), var, other_var)
 
 
-def blend_towards_source(x: Tensor, layer: _BatchNorm, scale: float, views: int = 1) -> Tensor:
+def blend_towards_source(
+    x: Tensor, layer: _BatchNorm, scale: float, views: int = 1, used: list[Tensor] | None = None
+) -> Tensor:
     """Return ``x`` such that ``layer``, normalising by the source's statistics, normalises by blended ones.
 
     These are ``m = m_s + w (m_b - m_s)`` and ``v = v_s + w (v_b - v_s)`` of the source's and the batch's mean and
     variance, with one ``w = max(0, D - N) / (D + scale)`` for the whole layer: ``D`` is the divergence of the two,
     ``N`` what chance alone would make of it in a batch of so few samples. The batch holds ``views`` rows of each
-    sample, all samples of the first view first.
+    sample, all samples of the first view first. ``used`` receives ``m`` and ``v``.
 
     Note: gradients flow through ``m`` and ``v`` as they do through a batch's own statistics; ``w`` is a constant.
     """
-    return _Moved.apply(x, layer.running_mean.float(), layer.running_var.float() + layer.eps, layer.eps, scale, views)
+    source = layer.running_mean.float(), layer.running_var.float() + layer.eps
+    return _Moved.apply(x, *source, layer.eps, scale, views, used)
 
 
 @contextmanager
-def blending(layers: Sequence[_NormBase], scale: float, views: int = 1) -> Iterator[None]:
-    """Let the layers of batch normalisation among ``layers``, set to the source's statistics, use blended ones."""
+def blending(layers: Sequence[_NormBase], scale: float, views: int = 1) -> Iterator[Mapping[int, Sequence[Tensor]]]:
+    """Let the layers of batch normalisation among ``layers``, set to the source's statistics, use blended ones.
 
-    def blend(layer: _BatchNorm, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (blend_towards_source(args[0], layer, scale, views), *args[1:])
+    The dictionary holds the mean and variance that were used, by the layer's place.
+    """
+    used: dict[int, list[Tensor]] = {}
 
-    handles = [layer.register_forward_pre_hook(blend) for layer in layers if isinstance(layer, _BatchNorm)]
+    def blend(place: int, layer: _BatchNorm, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        used[place] = []
+        return (blend_towards_source(args[0], layer, scale, views, used[place]), *args[1:])
+
+    handles = [
+        layer.register_forward_pre_hook(partial(blend, place))
+        for place, layer in enumerate(layers)
+        if isinstance(layer, _BatchNorm)
+    ]
     try:
-        yield
+        yield used
     finally:
         for handle in handles:
             handle.remove()
@@ -127,7 +140,14 @@ class _Moved(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, source_mean: Tensor, source_var: Tensor, eps: float, scale: float, views: int
+        ctx: Any,
+        x: Tensor,
+        source_mean: Tensor,
+        source_var: Tensor,
+        eps: float,
+        scale: float,
+        views: int,
+        used: list[Tensor] | None,
     ) -> Tensor:
         rows = x.float().flatten(2) if x.ndim > 2 else x.float()[..., None]
         means = rows.mean(2)
@@ -136,11 +156,13 @@ class _Moved(torch.autograd.Function):
         squares = torch.linalg.vector_norm(centred, dim=2).square() / rows.shape[2] + eps
         var = squares.mean(0)
         found = jeffreys_divergence(mean, var, source_mean, source_var)
-        chance = _divergence(_error_of_mean(means, views), _error_of_mean(squares, views), var, source_var)
+        chance = divergence(_error_of_mean(means, views), _error_of_mean(squares, views), var, source_var)
         weight = (found - chance).clamp(min=0) / (found + scale)
         blended_var = torch.lerp(source_var, var, weight)
         ratio = (source_var / blended_var).sqrt()
         centre = source_mean + ratio * (1 - weight) * (mean - source_mean)  # what the batch's mean becomes
+        if used is not None:
+            used += [torch.lerp(source_mean, mean, weight), blended_var - eps]
         moved = centred.mul_(ratio[:, None]).add_(centre[:, None]).view_as(x).to(x.dtype)
         ctx.save_for_backward(moved, source_mean, ratio, centre, weight, weight / blended_var)
         return moved
@@ -155,7 +177,7 @@ class _Moved(torch.autograd.Function):
         pulled = pull * slope / n
         constant = pulled * centre - ratio * weight * total / n
         out = torch.addcmul(_channels(constant, grad), grad, _channels(ratio, grad))
-        return out.addcmul_(moved, _channels(-pulled, grad)).to(grad.dtype), None, None, None, None, None
+        return out.addcmul_(moved, _channels(-pulled, grad)).to(grad.dtype), *[None] * 6
 
 
 def _channels(values: Tensor, like: Tensor) -> Tensor:
@@ -163,7 +185,7 @@ def _channels(values: Tensor, like: Tensor) -> Tensor:
     return values.view(1, -1, *[1] * (like.ndim - 2))
 
 
-def _divergence(shift: Tensor, spread: Tensor, var: Tensor, other_var: Tensor) -> Tensor:
+def divergence(shift: Tensor, spread: Tensor, var: Tensor, other_var: Tensor) -> Tensor:
     """Return the divergence of two variances, given the squared differences of the means and of the variances."""
     return ((shift * (var + other_var) + spread) / (4 * var * other_var)).mean()
 

@@ -106,7 +106,10 @@ def test_every_method_runs_resets_and_folds(trained, name, statistics):
     assert torch.equal(logits, first.predict(batches[0][1])), "a copy does the same"
     plain = method.fold()
     assert type(plain) is PointNet and type(plain.fc) is nn.Linear
-    torch.testing.assert_close(plain(batches[0][1]), logits, rtol=1e-3, atol=1e-3)
+    x = batches[0][1]
+    torch.testing.assert_close(plain(x[:1]), plain(x)[:1], rtol=1e-3, atol=1e-3)
+    if statistics == "running":
+        torch.testing.assert_close(plain(x), logits, rtol=1e-3, atol=1e-3)
     method.reset()
     after = method.model.state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)

@@ -270,3 +270,10 @@ def test_real_imagenet_resnet50(real_data):
     y = torch.tensor([int(name.split("/")[-2]) for name in names])  # the folder is the class
     model = load("resnet50_v1", 1000, "imagenet", **{"MODEL.CKPT_PATH": weights}).model
     assert accuracy(model, x, y) > 0.65  # 0.76 to 0.78 on all of them
+
+
+def test_a_bare_name_of_a_library_says_whose_it_is():
+    with pytest.raises(UserError, match=r"'resnet50': say whose it is, torchvision/resnet50; resnet50_v1 is Caffe's"):
+        check_arch("resnet50", None)
+    with pytest.raises(UserError, match=r"say whose it is, torchvision/resnet18$"):
+        check_arch("resnet18", "imagenet")

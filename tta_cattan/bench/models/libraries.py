@@ -30,6 +30,15 @@ def check_library_name(arch: str) -> None:
         raise UserError(f"MODEL.ARCH = {arch!r}: {library} has no model {name!r}.{nearest(name, known)}")
 
 
+def has_library_name(arch: str) -> bool:
+    """Tell whether a library that is installed has the model."""
+    try:
+        check_library_name(arch)
+    except UserError:
+        return False
+    return True
+
+
 def load_from_library(arch: str, num_classes: int | None, pretrained: bool) -> nn.Module:
     """Return a library's network for images in [0, 1]; ``num_classes`` None: the library's number.
 

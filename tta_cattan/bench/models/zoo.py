@@ -12,7 +12,7 @@ from torch import nn
 
 from tta_cattan.bench.models.checkpoints import load_weights
 from tta_cattan.bench.models.input_normalization import IMAGENET_MEAN, IMAGENET_STD, inner_network, with_normalization
-from tta_cattan.bench.models.libraries import check_library_name, is_library_name, load_from_library
+from tta_cattan.bench.models.libraries import check_library_name, has_library_name, is_library_name, load_from_library
 from tta_cattan.bench.models.networks import CifarResNet, FeatureMLP, SmallCNN, SmallResNet, resnet50_v1
 from tta_cattan.bench.models.pointnet import PointNet
 from tta_cattan.bench.models.robustbench_zoo import load_from_robustbench, robustbench_names
@@ -176,6 +176,10 @@ def check_arch(arch: str, family: str | None) -> None:
         return
     names = [*ARCHITECTURES.registered_names(), *robustbench_names(family)]
     if arch not in names:
+        for library in ("torchvision", "timm"):  # before the nearest name: resnet50 is not our resnet50_v1
+            if has_library_name(f"{library}/{arch}"):
+                other = "; resnet50_v1 is Caffe's, with other strides and pre-processing" if arch == "resnet50" else ""
+                raise UserError(f"MODEL.ARCH = {arch!r}: say whose it is, {library}/{arch}{other}")
         raise UserError(
             f"MODEL.ARCH = {arch!r} is not known.{nearest(arch, names)} Known: torchvision/NAME, timm/NAME, "
             f"{', '.join(names[:12])}{', ...' if len(names) > 12 else ''} (tta-cattan --list)"

@@ -165,7 +165,7 @@ def _rank(variant: Variant, domains: Iterable[Domain]) -> tuple[bool, int]:
 
 def _read_config(folder: Path, method: str, fingerprint: str) -> dict[str, Any]:
     """Return the resolved config of a variant by dotted key."""
-    if not (re.fullmatch(r"[\w+-]+", method) and re.fullmatch(r"[0-9a-f]+", fingerprint)):
+    if not (re.fullmatch(r"[\w+:-]+", method) and re.fullmatch(r"[0-9a-f]+", fingerprint)):
         return {}  # no run of ours uses such names: do not build a path from them
     path = config_path(folder, method, fingerprint)
     return dict(leaves(_read_mapping(path))) if path.is_file() else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import Dataset
@@ -12,10 +12,11 @@ from torch.utils.data import Dataset
 from tta_cattan.bench.data import Stream, stream_of
 from tta_cattan.bench.protocols import accuracy_without_updates, run_offline, run_online, run_recovery, run_stream
 from tta_cattan.bench.protocols.stream import WINDOW
-from tta_cattan.bench.results.store import Record
+from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.run.cost import Meter, relative_cost, stored_bytes
 from tta_cattan.bench.run.plan import Job, is_stream
 from tta_cattan.bench.run.setting import Setting
+from tta_cattan.host.checkout import HostError
 from tta_cattan.methods import AdaptationMethod, setup_model
 from tta_cattan.monitor import EVENTS, Monitor
 from tta_cattan.network.copies import copy_for_adaptation, own_free_parameters
@@ -26,8 +27,22 @@ from tta_cattan.util.progress import progress
 _CLEAN = 1000  # samples without shift that a monitor is fitted to
 
 
-def run_cell(job: Job, setting: Setting) -> Record:
+class Fault(NamedTuple):
+    """A cell that a method of a host could not compute, and why."""
+
+    cell: Cell
+    reason: str
+
+
+def run_cell(job: Job, setting: Setting) -> Record | Fault:
     """Compute one cell: it depends on nothing but its config, its seed and the setting."""
+    try:
+        return _record(job, setting)
+    except HostError as fault:
+        return Fault(job.cell, str(fault))
+
+
+def _record(job: Job, setting: Setting) -> Record:
     cfg, cell, source = job.cfg, job.cell, setting.loaded.model
 
     def make() -> AdaptationMethod:
@@ -111,7 +126,12 @@ def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:
     return stream.restricted(order[:n])
 
 
-def one_by_one(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record]:
-    """Yield the record of each cell, computed in this process in the order given."""
+def one_by_one(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:
+    """Yield the record of each cell, computed in this process in the order given; a row ends with its first fault."""
+    faulty = set()
     for job in jobs:
-        yield run_cell(job, settings[job.cell.label])
+        if job.cell.label not in faulty:
+            result = run_cell(job, settings[job.cell.label])
+            if isinstance(result, Fault):
+                faulty.add(job.cell.label)
+            yield result

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tta_cattan.methods import AdaptationMethod, Source, Tent
 from tta_cattan.methods.safety import Safety
+from tta_cattan.network.calibration import Calibration
 from tta_cattan.network.copies import copy_for_adaptation
 from tta_cattan.network.normalization import affine_parameters
 from tta_cattan.util.allocator import give_back_freed_memory
@@ -70,7 +71,7 @@ class Meter:
 def stored_bytes(method: AdaptationMethod) -> int:
     """Return the bytes of all tensors that a method holds, its model's included, its optimiser's and gradients' not.
 
-    Note: what two attributes share counts once.
+    Note: what two attributes share counts once, and what only ``fold`` reads, alike in all methods, not at all.
     """
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(method, set())}
     return sum(storages.values())
@@ -103,7 +104,7 @@ def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
         return
-    if id(value) in seen or isinstance(value, _COMMON):
+    if id(value) in seen or isinstance(value, (*_COMMON, Calibration)):
         return
     seen.add(id(value))
     inside: Any = ()

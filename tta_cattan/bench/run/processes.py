@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from tta_cattan.bench.results.store import Record
-from tta_cattan.bench.run.cell import run_cell
+from tta_cattan.bench.run.cell import Fault, run_cell
+from tta_cattan.bench.run.host_methods import borrow, borrowed
 from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.util.allocator import keep_freed_memory
@@ -39,11 +40,11 @@ class ProcessLauncher:
         if self.workers < 1:
             raise UserError(f"--workers {self.workers}: at least 1 is needed")
 
-    def __call__(self, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record]:
+    def __call__(self, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:
         """Yield the record of each cell as it is finished."""
         waiting = list(reversed(jobs))
         busy: dict[Any, BaseProcess] = {}
-        beginning = pickle.dumps((dict(settings), imported_modules()))
+        beginning = pickle.dumps((dict(settings), imported_modules(), borrowed()))
         processes = []
         try:
             for _ in range(min(self.workers, len(jobs))):
@@ -83,7 +84,7 @@ def _start(beginning: bytes) -> tuple[Any, BaseProcess]:
     return ours, process
 
 
-def _received(connection: Any, process: BaseProcess) -> Record:
+def _received(connection: Any, process: BaseProcess) -> Record | Fault:
     """Return a worker's record, or raise what it raised."""
     try:
         answer = pickle.loads(connection.recv_bytes())
@@ -93,7 +94,7 @@ def _received(connection: Any, process: BaseProcess) -> Record:
             f"a worker process was lost (exit code {process.exitcode}), most likely for lack of memory: use fewer "
             "(--workers); run the same command to resume"
         ) from error
-    if isinstance(answer, Record):
+    if isinstance(answer, (Record, Fault)):
         return answer
     raised, text = answer
     raise raised from None if isinstance(raised, UserError) else RuntimeError(f"in a worker process:\n{text}")
@@ -106,8 +107,10 @@ def _work(connection: Connection) -> None:
     keep_freed_memory()
     hide_progress()
     with suppress(EOFError, ConnectionError):
-        settings, modules = pickle.loads(connection.recv_bytes())
+        settings, modules, hosts = pickle.loads(connection.recv_bytes())
         load_plugins(modules)
+        for path, names in hosts.items():
+            borrow(path, names)
         while True:
             job = pickle.loads(connection.recv_bytes())
             answer: Any

@@ -16,18 +16,27 @@ from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.predictions import checkpoint_path
 from tta_cattan.bench.results.store import Cell, Record, ResultsStore, row_label
 from tta_cattan.bench.results.summary import Summary, summarise
-from tta_cattan.bench.run.cell import one_by_one
+from tta_cattan.bench.run.cell import Fault, one_by_one
 from tta_cattan.bench.run.description import header_lines, run_folder, write_description
 from tta_cattan.bench.run.estimate import describe, estimate
 from tta_cattan.bench.run.log import error_line, setup_logging
 from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells
-from tta_cattan.bench.run.setting import Setting, check_files, check_rows, prepare_settings, rehearse_rows
+from tta_cattan.bench.run.plausible import warn_of_wrong_setup
+from tta_cattan.bench.run.setting import (
+    Setting,
+    check_files,
+    check_rows,
+    prepare_settings,
+    rehearse_rows,
+    subspace_hash,
+)
+from tta_cattan.util.errors import UserError
 from tta_cattan.util.progress import progress
 
 logger = logging.getLogger(__name__)
 
 # Jobs and the setting of each row -> their records, as they are finished.
-Launcher = Callable[[Sequence[Job], Mapping[str, Setting]], Iterator[Record]]
+Launcher = Callable[[Sequence[Job], Mapping[str, Setting]], Iterator[Record | Fault]]
 
 
 class Outcome(NamedTuple):
@@ -63,10 +72,17 @@ def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
         for line in dict.fromkeys(_source_line(row, settings[row.label]) for row in rows):
             logger.info(line)
         write_description(folder, rows, settings, fingerprints)
-        _compute(jobs, store, settings, launcher)
+        if any(store.find(job.cell, job.fingerprint) is None for job in jobs):
+            _warn(rows, settings)
+        left_out = _compute(jobs, store, settings, launcher)
+        rows = [row for row in rows if row.label not in left_out]
+        jobs = [job for job in jobs if job.cell.label not in left_out]
+        if not rows:
+            raise UserError(f"no method could run: {'; '.join(left_out.values())}")
         found = [record for job in jobs if (record := store.find(job.cell, job.fingerprint))]
         summary = summarise(found, expected=[job.cell for job in jobs])
-        summary.write(folder, header_lines(rows, settings, found))
+        reasons = [f"left out: {reason}" for reason in left_out.values()]
+        summary.write(folder, [*header_lines(rows, settings, found), *reasons])
     return Outcome(summary, folder, found)
 
 
@@ -74,6 +90,17 @@ def _checked(rows: Sequence[Row]) -> list[Benchmark]:
     benchmarks = check_rows(rows)
     rehearse_rows(rows, benchmarks)
     return benchmarks
+
+
+def _warn(rows: Sequence[Row], settings: Mapping[str, Setting]) -> None:
+    """Warn once per source model, data and subspace of what cannot be right."""
+    looked: set[tuple[str, int, str | None]] = set()
+    for row in rows:
+        setting = settings[row.label]
+        key = setting.loaded.sha256, id(setting.benchmark), subspace_hash(setting.subspace)
+        if key not in looked and (key[2] is not None or key[:2] not in {seen[:2] for seen in looked}):
+            warn_of_wrong_setup(row.cfg, setting)
+            looked.add(key)
 
 
 def _domains(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> list[list[Domain]]:
@@ -101,8 +128,14 @@ def _jobs(
     return jobs
 
 
-def _compute(jobs: Sequence[Job], store: ResultsStore, settings: Mapping[str, Setting], launcher: Launcher) -> None:
-    """Compute the cells that the store lacks, and log each domain's error in TENT's format once it is whole."""
+def _compute(
+    jobs: Sequence[Job], store: ResultsStore, settings: Mapping[str, Setting], launcher: Launcher
+) -> dict[str, str]:
+    """Compute the cells that the store lacks, and log each domain's error in TENT's format once it is whole.
+
+    Return the rows that a method of a host could not compute, with the reason.
+    """
+    left_out: dict[str, str] = {}
     there = [record for job in jobs if (record := store.find(job.cell, job.fingerprint))]
     missing = [job for job in jobs if store.find(job.cell, job.fingerprint) is None]
     if there:
@@ -111,7 +144,8 @@ def _compute(jobs: Sequence[Job], store: ResultsStore, settings: Mapping[str, Se
     logger.info("below is the error of each domain, 100 %% - accuracy, as in TENT's logs; the table has the accuracy")
     shown = ""
     accuracies: dict[tuple[str, Domain], list[float]] = defaultdict(list)
-    for record in progress(chain(there, _kept(launcher(missing, settings), store)), len(jobs), "results"):
+    computed = _kept(launcher(missing, settings), store, left_out)
+    for record in progress(chain(there, computed), len(jobs), "results"):
         cell = record.cell
         found = accuracies[cell.label, cell.target]
         found.append(record.metrics.get("accuracy", float("nan")))
@@ -120,11 +154,16 @@ def _compute(jobs: Sequence[Job], store: ResultsStore, settings: Mapping[str, Se
                 shown = cell.label
                 logger.info("test-time adaptation: %s", row_label(cell.method.upper(), cell.settings))
             logger.info(error_line(cell.target.label, sum(found) / len(found)))
+    return left_out
 
 
-def _kept(records: Iterator[Record], store: ResultsStore) -> Iterator[Record]:
-    """Yield each record once it is on the disk."""
+def _kept(records: Iterator[Record | Fault], store: ResultsStore, left_out: dict[str, str]) -> Iterator[Record]:
+    """Yield each record once it is on the disk; keep a row's first fault in ``left_out``."""
     for record in records:
+        if isinstance(record, Fault):
+            if left_out.setdefault(record.cell.label, record.reason) is record.reason:
+                logger.warning("left out: %s", record.reason)
+            continue
         store.append(record)
         checkpoint_path(store.folder, record.cell, record.fingerprint).unlink(missing_ok=True)
         yield record

@@ -1,0 +1,129 @@
+"""Several streams over one frozen network: each owns what adapts, and the network has one of them at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from tta_cattan.util.errors import UserError
+
+if TYPE_CHECKING:
+    from tta_cattan.methods.base import AdaptationMethod
+
+DEFAULT = ""  # the stream outside every ``with model.stream(name)``
+_ATTRIBUTES = ("target", "changed", "safety", "optimizer", "precision", "new_batch")
+
+State = dict[str, Any]
+
+
+@dataclass
+class _Parked:
+    """A stream that the network does not have at present."""
+
+    tensors: list[tuple[dict[str, Any], str, Tensor | None]]  # table of a module, name, value
+    extras: list[tuple[nn.Module, Any]]  # what a module keeps beside its tensors
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, method: AdaptationMethod) -> _Parked:
+        """Take what the present stream owns."""
+        return cls(
+            [(table, name, table[name]) for table, name in _slots(method)],
+            [(module, module.get_extra_state()) for module in _with_extras(method)],
+            {name: getattr(method, name) for name in _ATTRIBUTES},
+        )
+
+    def put_back(self, method: AdaptationMethod) -> None:
+        """Let the network have the stream again."""
+        for table, name, value in self.tensors:
+            table[name] = value
+        for module, state in self.extras:
+            module.set_extra_state(state)
+        for name, value in self.attributes.items():
+            setattr(method, name, value)
+        method.begin_batch()
+
+
+class Streams:
+    """The streams of a method by name. A switch moves references, no numbers: the bits are those of separate copies."""
+
+    def __init__(self) -> None:
+        self.present = DEFAULT
+        self._parked: dict[str, _Parked] = {}
+
+    def names(self) -> list[str]:
+        """Return the names of the streams."""
+        return sorted({self.present, *self._parked} - {DEFAULT})
+
+    def forget(self, name: str) -> None:
+        """Drop a stream that is not in use."""
+        if name not in self._parked or name == DEFAULT:
+            raise UserError(f"stream {name!r} is not there to be dropped, or in use; there are {self.names()}")
+        del self._parked[name]
+
+    def switch(self, method: AdaptationMethod, name: str) -> str:
+        """Let the network have the stream ``name``; a new one starts as the source model. Return the one it had."""
+        if not isinstance(name, str):
+            raise UserError(f"stream {name!r} is a {type(name).__name__}: give a name, such as 'camera-3'")
+        before = self.present
+        if name == before:
+            return before
+        self._parked[before] = _Parked.of(method)
+        self.present = name
+        if name in self._parked:
+            self._parked.pop(name).put_back(method)
+        else:
+            _begin(method)
+        return before
+
+    def states(self, method: AdaptationMethod) -> dict[str, State]:
+        """Return what each stream but the present one owns, as a part of a state dict."""
+        before, found = self.present, {}
+        shared = {tensor.data_ptr() for tensor in (*method.parameters(), *method.buffers())}
+        for name in [name for name in self.names() if name != before]:
+            self.switch(method, name)
+            state = nn.Module.state_dict(method)
+            found[name] = {key: value for key, value in state.items() if not _lies_in(value, shared)}
+        self.switch(method, before)
+        return found
+
+    def load(self, method: AdaptationMethod, states: dict[str, State]) -> None:
+        """Take the streams of a state dict in place of those that are there; the present one stays."""
+        before = self.present
+        self._parked.clear()
+        for name, state in states.items():
+            self.switch(method, name)
+            nn.Module.load_state_dict(method, state, strict=False)
+        self.switch(method, before)
+
+
+def _slots(method: AdaptationMethod) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the places of the parameters that adapt, and of all buffers."""
+    for module in method.modules():
+        for name, param in module._parameters.items():
+            if param is not None and param.requires_grad:
+                yield module._parameters, name
+        for name in module._buffers:
+            yield module._buffers, name
+
+
+def _with_extras(method: AdaptationMethod) -> list[nn.Module]:
+    return [m for m in method.model.modules() if type(m).get_extra_state is not nn.Module.get_extra_state]
+
+
+def _begin(method: AdaptationMethod) -> None:
+    """Give the network tensors of its own for what it adapts, and bring them to the source state."""
+    moving = method.source_tensors()
+    for table, name in _slots(method):
+        value = table[name]
+        if value is not None and id(value) in moving:
+            copy = value.detach().clone()
+            table[name] = nn.Parameter(copy) if isinstance(value, nn.Parameter) else copy
+    method.begin_stream()
+
+
+def _lies_in(value: Any, pointers: set[int]) -> bool:
+    return isinstance(value, Tensor) and value.numel() > 0 and value.data_ptr() in pointers
