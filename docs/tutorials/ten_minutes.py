@@ -141,7 +141,7 @@ adam = partial(torch.optim.Adam, lr=1e-3)
 methods = {
     "source": deepcopy(net).eval(),
     "TENT": Tent(deepcopy(net), optimizer=adam),
-    "CATTAn+": CATTAnPlus(deepcopy(net), optimizer=adam, width=8, depth=1),
+    "CATTAn+": CATTAnPlus(deepcopy(net), optimizer=adam),
 }
 curves: dict[str, list[float]] = {}
 for name, method in methods.items():

@@ -25,7 +25,7 @@ from small_networks import (
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tta_cattan import CATTAn, CATTAnPlus, Subspace, UserError, fit_source, fit_subspace
+from tta_cattan import CATTAn, Subspace, UserError, fit_source, fit_subspace
 from tta_cattan.methods import ADAPTATION_REGISTRY, Tent
 
 each_method = pytest.mark.parametrize("name", METHODS)

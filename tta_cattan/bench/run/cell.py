@@ -53,7 +53,7 @@ def _record(job: Job, setting: Setting) -> Record:
         return method
 
     if is_stream(cfg):
-        return _run_stream_cell(job, setting, make, Meter(setting.device))
+        return _run_stream_cell(job, setting, make)
     dataset = setting.benchmark.target(cell.target, cell.seed)
     meter = Meter(setting.device)  # data that is made or read at once is no cost of the method that comes first
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
@@ -86,10 +86,11 @@ def _record(job: Job, setting: Setting) -> Record:
     return Record(cell, job.fingerprint, metrics, info, evaluation.predictions())
 
 
-def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMethod], meter: Meter) -> Record:
+def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMethod]) -> Record:
     """Compute the one cell of a stream."""
     cfg, cell = job.cfg, job.cell
     stream, clean = stream_of(cfg, setting.benchmark, cell.seed, setting.device), setting.benchmark.clean(cell.seed)
+    meter = Meter(setting.device)
     monitor = _monitor(make(), clean, job, setting) if cfg.STREAM.MONITOR else None
     method = make()
     with progress(None, len(stream), f"{cell.label} seed {cell.seed}") as bar:
