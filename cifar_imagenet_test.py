@@ -5,4 +5,4 @@ import sys
 from tta_cattan.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["compare", *sys.argv[1:]]))

@@ -31,6 +31,7 @@ REPORT = ["jinja2>=3.0", "matplotlib>=3.7"]
 # ScanNet's part of PointDA-10 lies in .h5 files
 POINTS = ["h5py>=3.1"]
 
+DOCS = ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.26", "matplotlib>=3.7"]
 CHECKS = ["ruff>=0.6", "mypy>=1.8", "pytest-cov>=4"]
 
 EXTRAS = {
@@ -54,9 +55,11 @@ EXTRAS = {
         "onnxscript>=0.1",
         "onnxruntime>=1.17",
         "PySide6>=6.5",
+        *DOCS,
         *CHECKS,
     ],
-    "dev": CHECKS,
+    "docs": DOCS,
+    "dev": [*CHECKS, "pre-commit>=3", "build>=1", "twine>=5"],
 }
 
 setup(
@@ -66,6 +69,18 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
+    author="tta-cattan contributors",
+    project_urls={"Paper": "https://arxiv.org/abs/2207.04185"},
+    keywords="test-time adaptation, domain adaptation, subspace alignment, distribution shift, robustness, ImageNet-C",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Operating System :: OS Independent",
+        "Programming Language :: Python :: 3 :: Only",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10",
     packages=[*find_packages(include=["tta_cattan", "tta_cattan.*"]), *CONFIGS],
     package_dir={"tta_cattan.cfgs": "cfgs"},

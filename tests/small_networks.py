@@ -8,13 +8,14 @@ from functools import partial
 import torch
 from torch import nn
 
-from tta_cattan.alignment import fit_subspace
+from tta_cattan.alignment import fit_source_moments, fit_subspace
 from tta_cattan.methods import ADAPTATION_REGISTRY
 
 N_CLASSES = 5
 FEATURES = 12
-METHODS = ("source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "cattan_plus")
-ADAPTING = METHODS[2:]
+FROZEN = ("source", "norm", "cattan_forward", "cattan_plus")  # no parameter is updated
+ADAPTING = ("tent", "tent_plus", "shot", "ip", "cattan")
+METHODS = FROZEN + ADAPTING
 
 
 class ConvNet(nn.Module):
@@ -81,6 +82,9 @@ def build(name, net=None, lr=1e-2, **options):
     net = copy.deepcopy(network() if net is None else net)
     if name == "cattan" and "source_subspace" not in options:
         options = {"source_subspace": source_subspace(net, options.get("centering", "pca")), "d": 6, **options}
+    if name in ("cattan_forward", "cattan_plus") and "source_moments" not in options:
+        inputs = images(200, 3).to(net.fc.weight.dtype)
+        options = {"source_moments": fit_source_moments(net, inputs.split(50)), **options}
     torch.manual_seed(11)
     return ADAPTATION_REGISTRY.get(name)(net, **{"optimizer": adam(lr), **options})
 

@@ -8,9 +8,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tta_cattan.alignment import Subspace, fit_source, fit_subspace, select_dimension
+    from tta_cattan.alignment import (
+        SourceMoments,
+        Subspace,
+        fit_source,
+        fit_source_moments,
+        fit_subspace,
+        select_dimension,
+    )
     from tta_cattan.config import cfg, load_cfg
-    from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, CATTAn, CATTAnPlus, setup_model
+    from tta_cattan.methods import (
+        ADAPTATION_REGISTRY,
+        AdaptationMethod,
+        CATTAn,
+        CATTAnForward,
+        CATTAnPlus,
+        setup_model,
+    )
     from tta_cattan.monitor import Monitor
     from tta_cattan.util.errors import UserError
     from tta_cattan.util.keys import above, at_least, key, one_of, within
@@ -20,14 +34,17 @@ _EXPORTS = {
     "ADAPTATION_REGISTRY": "tta_cattan.methods",
     "AdaptationMethod": "tta_cattan.methods",
     "CATTAn": "tta_cattan.methods",
+    "CATTAnForward": "tta_cattan.methods",
     "CATTAnPlus": "tta_cattan.methods",
     "Monitor": "tta_cattan.monitor",
+    "SourceMoments": "tta_cattan.alignment",
     "Subspace": "tta_cattan.alignment",
     "UserError": "tta_cattan.util.errors",
     "above": "tta_cattan.util.keys",
     "at_least": "tta_cattan.util.keys",
     "cfg": "tta_cattan.config",
     "fit_source": "tta_cattan.alignment",
+    "fit_source_moments": "tta_cattan.alignment",
     "fit_subspace": "tta_cattan.alignment",
     "key": "tta_cattan.util.keys",
     "load_cfg": "tta_cattan.config",
@@ -42,14 +59,17 @@ __all__ = [
     "ADAPTATION_REGISTRY",
     "AdaptationMethod",
     "CATTAn",
+    "CATTAnForward",
     "CATTAnPlus",
     "Monitor",
+    "SourceMoments",
     "Subspace",
     "UserError",
     "above",
     "at_least",
     "cfg",
     "fit_source",
+    "fit_source_moments",
     "fit_subspace",
     "key",
     "load_cfg",

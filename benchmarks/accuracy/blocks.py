@@ -12,11 +12,10 @@ from tta_cattan.bench.data.corruptions import EXTRA
 
 BASELINES = ("tent", "tent_plus", "shot", "ip", "cattan")
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
-PARTS = ("BN.STATISTICS=batch", "CLASSES.USE=False", "CATTAN_PLUS.PHI_LR=0")
+PARTS = ("CLASSES.USE=False", "CATTAN_PLUS.SOURCE_MOMENTS=none")
 OWN = (
-    "OPTIM.LR=3e-4,3e-3",
-    "BN.BLEND_SCALE=0.01,0.2",
-    "CATTAN_PLUS.LAMBDA_CB=1",
+    "CATTAN_PLUS.SCALE=0.01,0.05",
+    "CATTAN_PLUS.SKEW=1,30",
     "CLASSES.SHRINKAGE=0.1,0.8",
     "CLASSES.PRIOR_COUNT=0,100",
     "CLASSES.CHANGE=0,0.1",
@@ -151,14 +150,6 @@ def blocks(data: Path, out: Path) -> list[Block]:
             "cfgs/mnist_usps/cattan.yaml",
             uneven,
             chosen_by="choose-digits",
-        ),
-        Block(
-            "uneven-own",
-            "CATTAn+ on the same, without its test of the balance",
-            "cfgs/mnist_usps/cattan.yaml",
-            uneven,
-            methods=("cattan_plus",),
-            vary=("CATTAN_PLUS.BALANCE_GUARD=False",),
         ),
         Block(
             "office",

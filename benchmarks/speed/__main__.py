@@ -13,6 +13,7 @@ from benchmarks.speed.timing import HEAD
 
 NAMES = (
     "step",
+    "forward",
     "allocator",
     "features_step",
     "subspace_fit",

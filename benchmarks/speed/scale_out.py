@@ -11,19 +11,21 @@ import torch
 from benchmarks.speed.subjects import job_in_memory, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line
+from tta_cattan.bench.run.cell import one_by_one
 from tta_cattan.bench.run.ray_launcher import RayLauncher
+from tta_cattan.bench.run.runner import Launcher
 
 GOAL = ">= 1.7"
 
 
-def cells_per_minute(workers: int, cells: int, images: int) -> float:
+def cells_per_minute(workers: int, cells: int, images: int, launcher: Launcher) -> float:
     """Return the pace of the cells that come after every worker has finished its first, which pays for its start."""
     torch.manual_seed(0)
     options = ("MODEL.ADAPTATION", "tent", "TEST.BATCH_SIZE", 64)
     job, setting = job_in_memory(network("resnet18", 10), torch.rand(images, 3, 32, 32), None, *options)
     work = [replace(job, cell=replace(job.cell, seed=seed)) for seed in range(cells)]
     finished = []
-    for _ in RayLauncher(workers=workers)(work, {job.cell.label: setting}):
+    for _ in launcher(work, {job.cell.label: setting}):
         finished.append(time.perf_counter())
     paid = 2 * workers - 1
     return 60 * (len(finished) - 1 - paid) / (finished[-1] - finished[paid])
@@ -31,11 +33,12 @@ def cells_per_minute(workers: int, cells: int, images: int) -> float:
 
 def measure(tiny: bool = False) -> list[Line]:
     """Run the same cells with one and with two workers, in turn."""
-    size = {"cells": 6, "images": 64} if tiny else {"cells": 24, "images": 384}
+    size = {"cells": 6, "images": 4} if tiny else {"cells": 24, "images": 384}
     paces: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(1 if tiny else 3):
         for workers, found in paces.items():
-            found.append(cells_per_minute(workers, **size))
+            launcher = one_by_one if tiny else RayLauncher(workers=workers)  # starting Ray would take most of the time
+            found.append(cells_per_minute(workers, launcher=launcher, **size))
     one, two = (statistics.median(values) for values in paces.values())
     ratio = statistics.median(b / a for a, b in zip(*paces.values(), strict=True))
     what = f"Ray, two workers, {size['cells']} cells of TENT, resnet18, {size['images']} images of 32 px"

@@ -15,7 +15,7 @@ from benchmarks.speed.timing import Line, Rounds
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "speed"
 HELPERS = {"__init__", "__main__", "results", "subjects", "table", "timing"}
-EXTRAS = {"evaluation": "robustbench", "scale_out": "ray"}
+EXTRAS = {"evaluation": "robustbench"}
 
 
 @pytest.mark.parametrize("name", NAMES)

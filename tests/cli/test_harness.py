@@ -117,10 +117,10 @@ def test_the_same_command_gives_the_same_numbers_in_another_folder(tmp_path):
 
 
 def test_killed_at_random_moments_a_run_still_ends_the_same(tmp_path):
-    arguments = [compare(tmp_path / name, "source,tent,cattan", SEEDS="0,1,2") for name in ("whole", "killed")]
+    arguments = [compare(tmp_path / name, "source,tent,cattan", SEEDS="0,1") for name in ("whole", "killed")]
     assert main(arguments[0]) == 0
     whole, pick, kills = read_cells(tmp_path / "whole"), random.Random(0), 0
-    for goal in (1, 6, 11):
+    for goal in (1, 5):
         process = start(main_in_process, arguments[1], str(tmp_path / "output"))
         while process.is_alive() and count_results(tmp_path / "killed") < goal:
             time.sleep(0.005)
@@ -155,7 +155,13 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path):
 def test_a_dry_run_computes_and_writes_nothing(tmp_path, computed, capsys):
     changes = {"CKPT_DIR": tmp_path / "ckpt", "SEEDS": "0,1"}
     assert main(compare(tmp_path / "save", "source,cattan", "--dry-run", **changes)) == 0
-    assert "8 cells would be computed" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "nothing was computed or written" in shown.err
+    rows = {
+        line.split()[0]: line.split()[1:3] for line in shown.out.splitlines() if line.startswith(("so", "ca", "al"))
+    }
+    assert rows == {"source": ["4", "0"], "cattan": ["4", "4"], "all": ["8", "4"]}, "results and updates"
+    assert "2 domains (gaussian_noise5, contrast5)" in shown.out and "offline, 1 epochs, 64 samples" in shown.out
     assert computed == [] and list(tmp_path.iterdir()) == []
 
 

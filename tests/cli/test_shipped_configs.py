@@ -16,7 +16,7 @@ from tta_cattan.methods import ADAPTATION_REGISTRY
 
 ROOT = Path(__file__).parents[2] / "cfgs"
 FILES = sorted(path for path in ROOT.rglob("*.yaml") if path.parent.name != "paper")  # those are studies
-METHODS = {"source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "cattan_plus"}
+METHODS = {"source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "cattan_plus", "cattan_forward"}
 VARIANTS = {"cattan_authors": "cattan", "extract": "source"}  # a second file of one method
 
 

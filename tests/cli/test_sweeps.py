@@ -23,17 +23,18 @@ def plain(save, **changes: object) -> dict[tuple[str, int], dict[str, float]]:
 
 def test_every_setting_of_a_grid_has_the_results_of_a_run_of_its_own(tmp_path, capsys):
     options = ["--sweep", "CATTAN.D=4,8", "--sweep", "TEST.BATCH_SIZE=16,32"]
-    assert main(compare(tmp_path / "sweep", "source,cattan", *options, SEEDS="0,1")) == 0
+    one = {"CORRUPTION.TYPE": "contrast", "SEEDS": "0,1"}
+    assert main(compare(tmp_path / "sweep", "source,cattan", *options, **one)) == 0
     out = capsys.readouterr().out
     folder = run_folder(tmp_path / "sweep")
     cells = read_cells(tmp_path / "sweep")
-    assert len(cells) == (2 + 4) * 2 * 2 and folder.name.endswith("-by-CATTAN.D-TEST.BATCH_SIZE")
+    assert len(cells) == (2 + 4) * 2 and folder.name.endswith("-by-CATTAN.D-TEST.BATCH_SIZE")
     found = {}
     for d in (4, 8):
         for batch in (16, 32):
             label = f"cattan [CATTAN.D={d}, TEST.BATCH_SIZE={batch}]"
             assert label in out and label in (folder / "summary.md").read_text()
-            changes = {"CATTAN.D": d, "TEST.BATCH_SIZE": batch, "SEEDS": "0,1"}
+            changes = {"CATTAN.D": d, "TEST.BATCH_SIZE": batch, **one}
             own = plain(tmp_path / f"{d}-{batch}", **changes)
             found[label] = {(key[1], key[3]): value for key, value in cells.items() if key[0] == label}
             assert found[label] == own

@@ -21,10 +21,8 @@ AT_LEAST_ZERO = [
     "CATTAN.LAMBDA_CB",
     "CATTAN.LAMBDA_ALIGN",
     "CATTAN.PHI_LR",
-    "CATTAN_PLUS.LAMBDA_LR",
-    "CATTAN_PLUS.LAMBDA_CB",
-    "CATTAN_PLUS.LAMBDA_ALIGN",
-    "CATTAN_PLUS.PHI_LR",
+    "CATTAN_FORWARD.NEAR",
+    "CATTAN_FORWARD.SKEW",
     "TENT_PLUS.LAMBDA_CB",
     "SHOT.LAMBDA_PL",
     "IP.LAMBDA_LR",
@@ -36,7 +34,7 @@ RANGES = [
     *((key, [0.0, 1e9], [BELOW], "must be >= 0") for key in AT_LEAST_ZERO),
     *(
         (key, [0], [-1], "must be >= 0")
-        for key in ("CATTAN.D", "CATTAN_PLUS.D", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS")
+        for key in ("CATTAN.D", "CATTAN_FORWARD.CHANNELS", "SOURCE.PER_CLASS", "TEST.NUM_WORKERS")
     ),
     *(
         (key, [1, 10**6], [0, -1], "must be >= 1")
@@ -45,10 +43,13 @@ RANGES = [
             "TEST.BATCH_SIZE",
             "TEST.EPOCHS",
             "SAFETY.WINDOW",
+            "CATTAN_FORWARD.SLOTS",
+            "CATTAN_FORWARD.MEMORY",
         )
     ),
-    *((f"{node}.WIDTH", [1, 1024], [0, 10**9], "must be in [1, 1024]") for node in ("CATTAN_PLUS", "IP")),
-    *((f"{node}.DEPTH", [1, 64], [0, 10**7], "must be in [1, 64]") for node in ("CATTAN_PLUS", "IP")),
+    ("IP.WIDTH", [1, 1024], [0, 10**9], "must be in [1, 1024]"),
+    ("IP.DEPTH", [1, 64], [0, 10**7], "must be in [1, 64]"),
+    ("CLASSES.DIRECTIONS", [1, 999], [0], "must be >= 1"),
     *((f"MODEL.{key}", [1, 65536], [0, 10**9], "must be in [1, 65536]") for key in ("IN_FEATURES", "WIDTH")),
     ("SOURCE.EPOCHS", [1], [0], "must be >= 1"),
     ("SOURCE.BATCH_SIZE", [2], [1], "must be >= 2"),
@@ -68,14 +69,14 @@ RANGES = [
     ("RECOVERY.FRACTION", [1e-9, 1.0], [0.0, 1.001], "must be in (0, 1]"),
     ("BN.EPS", [1e-12], [0.0, BELOW], "must be > 0"),
     ("BN.BLEND_SCALE", [1e-12, 9.0], [0.0, BELOW], "must be > 0"),
+    ("CATTAN_FORWARD.SCALE", [1e-12, 9.0], [0.0, BELOW], "must be > 0"),
+    ("CATTAN_FORWARD.FAR", [1e-12, 1e9], [0.0, BELOW], "must be > 0"),
     ("CATTAN.EPSILON", [1e-12], [0.0, BELOW], "must be > 0"),
     ("BN.MOM", [0.0, 1.0], [BELOW, 1.001], "must be in [0, 1]"),
     ("OPTIM.BETA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
     ("SOURCE.LABEL_SMOOTHING", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
     ("SOURCE.VALIDATION", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
     ("IP.KAPPA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
-    ("CATTAN_PLUS.KAPPA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
-    ("CATTAN_PLUS.DECAY", [1e-9, 1.0], [0.0, 1.001], "must be in (0, 1]"),
     ("CLASSES.SHRINKAGE", [0.0, 1.0], [BELOW, 1.001], "must be in [0, 1]"),
     ("CLASSES.PRIOR_COUNT", [0.0, 1e9], [BELOW], "must be >= 0"),
     ("CLASSES.CHANGE", [0.0, 1e9], [BELOW], "must be >= 0"),
@@ -113,7 +114,6 @@ CHOICES = {
     "CATTAN.ALIGN_REDUCTION": ["sum", "mean"],
     "CATTAN.CLASS_BALANCE": ["sum", "mean", "entropy", "running"],
     "CATTAN.CONFIDENCE": ["hlr", "slr", "entropy"],
-    "CATTAN_PLUS.CONFIDENCE": ["hlr", "slr", "entropy"],
     "TENT_PLUS.CLASS_BALANCE": ["sum", "mean", "entropy", "running"],
     "CATTAN.FIT_STATISTICS": ["same", "source"],
     "IP.CONFIDENCE": ["hlr", "slr"],
@@ -128,6 +128,7 @@ NOT_EMPTY = [
     "MODEL.ADAPTATION",
     "CORRUPTION.DATASET",
     "CATTAN.SOURCE_BASIS",
+    "CATTAN_FORWARD.SOURCE_MOMENTS",
     "SAVE_DIR",
     "DATA_DIR",
     "CKPT_DIR",
@@ -163,7 +164,7 @@ def test_every_check_is_of_a_declared_key_and_tested_here():
     tested = {row[0] for row in RANGES} | set(CHOICES) | set(NOT_EMPTY)
     checks = {place: key.check for place, key in declared_keys().items() if key.check is not None}
     # What CATTAn+ inherits is the same declaration.
-    inherited = {place for place in checks if checks.get(place.replace("CATTAN_PLUS.", "CATTAN.")) == checks[place]}
+    inherited = {p for p in checks if checks.get(p.replace("CATTAN_PLUS.", "CATTAN_FORWARD.")) == checks[p]}
     assert tested <= set(checks) <= tested | {place for place in inherited if place.startswith("CATTAN_PLUS.")}
 
 

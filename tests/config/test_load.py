@@ -59,7 +59,7 @@ def test_the_defaults_are_frozen():
 
 def test_the_defaults_are_those_of_the_method():
     cfg = load_cfg(None, ["MODEL.ADAPTATION", "cattan_plus"])
-    assert (cfg.BN.STATISTICS, cfg.OPTIM.LR, cfg.CATTAN_PLUS.SOURCE_BASIS) == ("blend", 1e-3, "classifier")
+    assert (cfg.CLASSES.USE, cfg.OPTIM.LR, cfg.CATTAN_PLUS.SLOTS) == (True, 1e-3, 8)
     assert load_cfg(None, ["MODEL.ADAPTATION", "CATTAN"]).OPTIM.LR == 1e-4
     assert load_cfg(None, ["MODEL.ADAPTATION", "cattan_plus", "BN.STATISTICS", "batch"]).BN.STATISTICS == "batch"
 
@@ -172,7 +172,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     [
         ("CATTAN.LAMDA_CB", "'CATTAN.LAMBDA_CB'?"),
         ("TENTPLUS.LAMBDA_CB", "'TENT_PLUS.LAMBDA_CB'?"),
-        ("LAMBDA_CB", "'TENT_PLUS.LAMBDA_CB' or 'CATTAN.LAMBDA_CB' or 'CATTAN_PLUS.LAMBDA_CB'?"),
+        ("LAMBDA_CB", "'TENT_PLUS.LAMBDA_CB' or 'CATTAN.LAMBDA_CB'?"),
         ("OPTIM.BATCH_SIZE", "'TEST.BATCH_SIZE'?"),
         ("cattan.lambda_cb", "'CATTAN.LAMBDA_CB'?"),
         ("optim.LR", "'OPTIM.LR'?"),
@@ -186,9 +186,9 @@ def test_an_unknown_override_suggests_the_nearest_key(key, suggested):
 
 
 def test_aliases_that_stand_for_little_are_read(tmp_path):
-    path = write(tmp_path, "a.yaml", "CATTAN: &a {D: 5}\nCATTAN_PLUS: *a\nSEEDS: &s [1, 2]\n")
+    path = write(tmp_path, "a.yaml", "CATTAN_FORWARD: &a {SLOTS: 5}\nCATTAN_PLUS: *a\nSEEDS: &s [1, 2]\n")
     cfg = load_cfg(path)
-    assert cfg.CATTAN.D == cfg.CATTAN_PLUS.D == 5 and cfg.SEEDS == [1, 2]
+    assert cfg.CATTAN_FORWARD.SLOTS == cfg.CATTAN_PLUS.SLOTS == 5 and cfg.SEEDS == [1, 2]
 
 
 def test_a_key_like_no_other_gets_no_suggestion():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tta_cattan.config import cfg as defaults
 from tta_cattan.config import dump_yaml, get_defaults, leaves, load_cfg, to_dict
 
-FAST = settings(derandomize=True, max_examples=50, deadline=None, database=None)
+FAST = settings(derandomize=True, max_examples=25, deadline=None, database=None)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = {
     "OPTIM.LR": st.floats(0, allow_infinity=False),

@@ -199,7 +199,7 @@ def test_only_what_is_collected_moves(name, protocol):
         rest = set(names) - {prefix + n for n in affine}
         transform = {n for n in rest if n.startswith("transform.")}
         assert bool(transform) == transformed
-        assert rest - transform == ({f"{prefix}fc.phi"} if name in ("cattan", "cattan_plus") else set())
+        assert rest - transform == ({f"{prefix}fc.phi"} if name == "cattan" else set())
     else:
         assert not names
 

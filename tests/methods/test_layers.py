@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tta_cattan import CATTAn, CATTAnPlus, Subspace, UserError, fit_subspace
+from tta_cattan import CATTAn, Subspace, UserError, fit_subspace
 from tta_cattan.network.layers import iterate_features, list_layers
 
 N, D = 24, 12
@@ -47,8 +47,8 @@ def source_of(net: nn.Module, layer: str) -> Subspace:
     return fit_subspace(rows, layer=layer)
 
 
-def adapted(net: nn.Module, layer: str, d: int = 5, kind=CATTAn, **options) -> CATTAn:
-    return kind(copy.deepcopy(net), source_subspace=source_of(net, layer), layer=layer, d=d, **options)
+def adapted(net: nn.Module, layer: str, d: int = 5, **options) -> CATTAn:
+    return CATTAn(copy.deepcopy(net), source_subspace=source_of(net, layer), layer=layer, d=d, **options)
 
 
 def literal(net, layer, x, w_t, w_s, phi, residual=False):
@@ -106,17 +106,15 @@ def test_an_inner_layer_equals_the_literal_loop(net, layer, residual):
     assert method.model.bottleneck.weight.grad is None, "what follows stays frozen but for its normalisation"
 
 
-@pytest.mark.parametrize("kind", [CATTAn, CATTAnPlus])
 @pytest.mark.parametrize(("layer", "follower"), [("pool", "bottleneck"), ("norm", None)])
-def test_the_contract_holds_at_an_inner_layer(net, kind, layer, follower):
-    options = {"statistics": "source", "classes": False} if kind is CATTAnPlus else {"statistics": "source"}
-    method = adapted(net, layer, kind=kind, lr=1e-2, **options)
+def test_the_contract_holds_at_an_inner_layer(net, layer, follower):
+    method = adapted(net, layer, lr=1e-2, statistics="source")
     x = images()
     before = method.predict(x)
     for step in range(3):
         method(images(seed=step))
     assert not torch.equal(method.predict(x), before)
-    other = adapted(net, layer, kind=kind, lr=1e-2, **options)
+    other = adapted(net, layer, lr=1e-2, statistics="source")
     other.load_state_dict(method.state_dict(), strict=True)
     torch.testing.assert_close(other.predict(x), method.predict(x))
     assert torch.equal(copy.deepcopy(method).predict(x), method.predict(x))
@@ -131,9 +129,8 @@ def test_the_contract_holds_at_an_inner_layer(net, kind, layer, follower):
     torch.testing.assert_close(method.predict(x), before, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", [CATTAn, CATTAnPlus])
-def test_a_single_sample_passes_an_inner_layer(net, kind):
-    method = adapted(net, "pool", kind=kind, lr=1e-2)
+def test_a_single_sample_passes_an_inner_layer(net):
+    method = adapted(net, "pool", lr=1e-2)
     x = images(1)
     torch.testing.assert_close(method.predict(x), net(x))
     assert method(x).shape == (1, 5) and method(images(4)).shape == (4, 5)

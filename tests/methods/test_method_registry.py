@@ -22,6 +22,7 @@ def registry(monkeypatch):
 def test_setup_model_builds_every_method(name, optimizer):
     overrides = ["MODEL.ADAPTATION", name.upper(), "OPTIM.METHOD", optimizer, "OPTIM.LR", 0.02, "OPTIM.STEPS", 2]
     overrides += ["CATTAN.SOURCE_BASIS", "classifier", "CATTAN.D", 4, "BN.STATISTICS", "running", "BN.MOM", 0.25]
+    overrides += ["CATTAN_FORWARD.SOURCE_MOMENTS", "none"]
     method = setup_model(network(), load_cfg(None, overrides), num_classes=5)
     assert type(method) is ADAPTATION_REGISTRY.get(name)
     assert method(images(8, 1)).shape == (8, 5)

@@ -75,7 +75,7 @@ def test_a_loaded_state_is_not_changed_by_what_follows():
     assert torch.equal(one(images(8, 3)), other(images(8, 3)))
 
 
-@pytest.mark.parametrize("name", ["tent", "ip", "cattan_plus"])
+@pytest.mark.parametrize("name", ["tent", "ip", "shot"])
 def test_a_state_brings_its_network_along(name):
     # As after a restart that builds the architecture and no weights.
     method, other = build(name), build(name, network(seed=4))

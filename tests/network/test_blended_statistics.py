@@ -141,12 +141,6 @@ def test_a_method_uses_them_while_adapting_and_predicting(name):
     torch.testing.assert_close(method(x), expected, rtol=1e-3, atol=1e-4)
 
 
-def test_cattan_plus_alone_blends_by_itself():
-    assert {name: build(name).statistics for name in ("tent", "ip", "cattan", "cattan_plus")} == {
-        "tent": "batch", "ip": "batch", "cattan": "batch", "cattan_plus": "blend",
-    }  # fmt: skip
-
-
 def test_a_scale_must_be_positive():
     with pytest.raises(UserError, match=r"blend_scale = -1.*must be > 0"):
         build("tent", statistics="blend", blend_scale=-1)

@@ -22,6 +22,7 @@ from tta_cattan.alignment.classes import (
 )
 from tta_cattan.alignment.dimension import eigenvalue_gaps, select_dimension, stability_bound, stability_curve
 from tta_cattan.alignment.fitting import FeatureMoments, classifier_subspace, fit_subspace, subspace_of_moments
+from tta_cattan.alignment.recolouring import SourceMoments, fit_source_moments
 from tta_cattan.alignment.source import fit_source
 from tta_cattan.alignment.subspace import Subspace, orthonormality_error, reorthonormalize
 from tta_cattan.alignment.tracker import SubspaceTracker
@@ -32,6 +33,7 @@ __all__ = [
     "AlignedHead",
     "AlignedLayer",
     "FeatureMoments",
+    "SourceMoments",
     "Subspace",
     "SubspaceTracker",
     "TargetClasses",
@@ -44,6 +46,7 @@ __all__ = [
     "eigenvalue_gaps",
     "fit_class_structure",
     "fit_source",
+    "fit_source_moments",
     "fit_subspace",
     "fold_alignment",
     "left_out_densities",

@@ -203,6 +203,12 @@ def subspace_path(ckpt_dir: str | os.PathLike[str], arch: str, weights: str, cen
     return Path(ckpt_dir) / "subspaces" / _name(_file_name(arch), weights[:_DIGITS], centered, layer)
 
 
+def moments_name(path: Path, channels: int) -> str:
+    """Return the file name of a model's moments, beside its subspace: ``<arch>-<weights>-moments-<channels>``."""
+    model, _, _ = path.stem.rpartition("-")
+    return f"{model}-moments-{channels}.safetensors"
+
+
 def find_subspaces(
     ckpt_dir: str | os.PathLike[str],
     centered: bool,

@@ -57,6 +57,8 @@ def _pairs(arguments: Sequence[str]) -> list[str]:
         if not _KEY.fullmatch(key):
             raise UserError(f"unexpected argument {argument!r}: neither an option nor a pair KEY VALUE. See --help")
         pairs += [key, value] if equals else [key]
+    if len(pairs) % 2:
+        raise UserError(f"{pairs[-1]} has no value: give {pairs[-1]} VALUE or {pairs[-1]}=VALUE")
     return pairs
 
 

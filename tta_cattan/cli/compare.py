@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tta_cattan import __version__
 from tta_cattan.cli.arguments import ConfigParser, method_names
-from tta_cattan.cli.main import COMMANDS
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,21 +17,22 @@ if TYPE_CHECKING:
 
     from tta_cattan.bench.run.runner import Launcher
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_CFG = "cfgs/digits_c/cattan.yaml"
 LAUNCHERS = ("local", "ray")
-# The short second table of the command without arguments.
+_MOST_WORKERS = 8  # of the command without arguments: each needs half a gigabyte
+# Its short second table.
 _STREAM = ["SETTING", "continual", "TEST.PROTOCOL", "online", "SEEDS", "0"]
 
 
 def parser() -> ConfigParser:
     """Return the parser of the harness's arguments."""
-    commands = [f"  {name:18}{does}" for name, does in COMMANDS.items()]
     result = ConfigParser(
-        prog="tta-cattan",
+        prog="tta-cattan compare",
         usage="%(prog)s [--cfg FILE] [--methods A,B,C] [--sweep KEY=A,B,C] [OPTIONS] [KEY VALUE ...]",
-        description="Compare test-time adaptation methods. Without arguments: all of ours on the embedded digits.",
-        epilog="\n".join(["commands (tta-cattan COMMAND --help):", *commands]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Compare test-time adaptation methods. Without arguments: all of ours on the embedded digits, "
+        "with a report.",
     )
     result.add_argument("--cfg", metavar="FILE", help="config file, e.g. cfgs/imagenet_c/cattan.yaml")
     result.add_argument(
@@ -43,19 +45,26 @@ def parser() -> ConfigParser:
         default=[],
         help="one row per setting of a key, e.g. CATTAN.D=64,256; repeat it for every combination",
     )
+    result.add_argument(
+        "--host",
+        metavar="PATH",
+        help="checkout of mariodoebler/test-time-adaptation, whose methods --methods can name as host:NAME",
+    )
     result.add_argument("--launcher", choices=LAUNCHERS, default="local", help="where the results are computed")
     result.add_argument(
         "--address", metavar="HOST:PORT", help="a running Ray cluster, or 'auto'; default: start Ray here"
     )
     result.add_argument(
-        "--workers", metavar="N", type=int, help="processes, if Ray is started here (default: one per CPU)"
+        "--workers",
+        metavar="N",
+        type=int,
+        help="results computed at a time, each on one thread (default: one, on all threads; with Ray one per CPU)",
     )
-    result.add_argument("--version", action="version", version=f"tta-cattan {__version__}")
     result.add_argument("--list", action="store_true", help="list methods, datasets and models, and exit")
     result.add_argument(
         "--list-layers", action="store_true", help="list the layers of the model that CATTAN.LAYER can name, and exit"
     )
-    result.add_argument("--dry-run", action="store_true", help="check everything, compute nothing")
+    result.add_argument("--dry-run", action="store_true", help="check everything, say what would run and for how long")
     return result
 
 
@@ -63,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the harness."""
     args, overrides = parser().parse(argv)
     if args.list:
-        return _list()
+        return _list(args.host)
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.bench.run.plan import parse_sweeps, plan_rows
     from tta_cattan.bench.run.runner import dry_run, run
@@ -75,37 +84,70 @@ def main(argv: Sequence[str]) -> int:
     if embedded:
         methods = ADAPTATION_REGISTRY.registered_names()
     setup_logging()
+    methods = _without_faults(args.host, methods, overrides)
     sweeps = parse_sweeps(args.sweep, overrides)
     rows = plan_rows(find_config(args.cfg or DEFAULT_CFG), overrides, methods, sweeps)
-    launcher = _launcher(args)
-    if args.dry_run:
-        dry_run(rows)
-        return 0
     if args.list_layers:
         return _list_layers(rows[0].cfg)
+    plain = embedded and not sweeps and set(overrides[::2]) <= set(shared_keys("place", "presentation"))
+    launcher = _launcher(args, small=plain)
+    if args.dry_run:
+        print(dry_run(rows))
+        return 0
     outcome = run(rows, launcher)
     print(outcome.summary.to_text())
     print(f"\nresults: {outcome.folder}")
-    if embedded and not sweeps and set(overrides[::2]) <= set(shared_keys("place", "presentation")):
-        outcome = run(plan_rows(find_config(DEFAULT_CFG), [*overrides, *_STREAM], methods), launcher)
+    if plain:
+        streams = run(plan_rows(find_config(DEFAULT_CFG), [*overrides, *_STREAM], methods), launcher)
         print("\nThe same corruptions as one stream, online and without reset:\n")
-        print(outcome.summary.to_text())
-        print(f"\nresults: {outcome.folder}")
+        print(streams.summary.to_text())
+        print(f"\nresults: {streams.folder}")
+        _report([outcome.folder, streams.folder], Path(rows[0].cfg.SAVE_DIR) / "report")
     return 0
 
 
-def _launcher(args: argparse.Namespace) -> Launcher:
-    """Return the launcher that computes the cells."""
+def _without_faults(host: str | None, methods: list[str], overrides: Sequence[str]) -> list[str]:
+    """Register the methods of the host and return all but those that cannot be imported, which are named."""
+    asked = methods or dict(zip(overrides[::2], overrides[1::2], strict=False)).get("MODEL.ADAPTATION", "").split()
+    names = [name.lower().removeprefix("host:") for name in asked if name.lower().startswith("host:")]
+    if not names:
+        return methods
+    if host is None:
+        raise UserError(f"host:{names[0]}: give --host PATH, a checkout of mariodoebler/test-time-adaptation")
+    from tta_cattan.bench.run.host_methods import borrow
+
+    left_out = borrow(host, names)
+    for name, reason in left_out.items():
+        logger.warning("left out: %s: %s", name, reason)
+    if len(left_out) == len(asked):
+        raise UserError(f"no method could run: {'; '.join(left_out.values())}")
+    return [name for name in methods if name.lower() not in left_out]
+
+
+def _launcher(args: argparse.Namespace, small: bool) -> Launcher:
+    """Return the launcher that computes the results; a ``small`` network keeps one thread busy at most."""
     if args.launcher == "ray":
         from tta_cattan.bench.run.ray_launcher import RayLauncher
 
         return RayLauncher(args.address, args.workers)
-    for option in ("address", "workers"):
-        if getattr(args, option) is not None:
-            raise UserError(f"--{option} {getattr(args, option)}: this is an option of --launcher ray")
+    if args.address is not None:
+        raise UserError(f"--address {args.address}: this is an option of --launcher ray")
     from tta_cattan.bench.run.cell import one_by_one
+    from tta_cattan.bench.run.processes import ProcessLauncher, usable_cpus
 
-    return one_by_one
+    workers = args.workers if args.workers is not None else min(usable_cpus(), _MOST_WORKERS) if small else None
+    return one_by_one if workers is None else ProcessLauncher(workers)
+
+
+def _report(folders: Sequence[Path], out: Path) -> None:
+    """Write the report and print where it is, or how to get it."""
+    if not all(find_spec(name) for name in ("jinja2", "matplotlib")):
+        runs = " ".join(map(str, folders))
+        print(f"report: pip install 'tta-cattan[report]', then tta-cattan report {runs} --out {out}")
+        return
+    from tta_cattan.bench.report.page import write_report
+
+    print(f"report: {write_report(folders, out)}")
 
 
 def _list_layers(cfg: CfgNode) -> int:
@@ -125,8 +167,8 @@ def _list_layers(cfg: CfgNode) -> int:
     return 0
 
 
-def _list() -> int:
-    """Print the names that a config may use."""
+def _list(host: str | None) -> int:
+    """Print the names that a config may use, and those of a host's methods."""
     from tta_cattan.bench.data import BENCHMARK_REGISTRY
     from tta_cattan.bench.models.robustbench_zoo import robustbench_names
     from tta_cattan.bench.models.zoo import ARCHITECTURES
@@ -138,6 +180,10 @@ def _list() -> int:
         ("models (MODEL.ARCH)", ARCHITECTURES),
     ):
         print(f"{title}: {', '.join(registry.registered_names())}")
+    if host is not None:
+        from tta_cattan.host.checkout import Checkout
+
+        print(f"methods of the host: {', '.join(f'host:{name}' for name in Checkout(host).names())}")
     print("  and torchvision/NAME, timm/NAME for any of their models; shot/NAME: SHOT's network on any of these")
     for family in ("cifar10", "cifar100", "imagenet"):
         try:

@@ -1,4 +1,4 @@
-"""``tta-cattan fit-source``: fit the source subspace of a model, once."""
+"""``tta-cattan fit-source``: fit the source subspace of a model, or take its moments for CATTAn-F, once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def parser() -> ConfigParser:
         prog="tta-cattan fit-source",
         usage="%(prog)s --cfg FILE [options] [KEY VALUE ...]",
         description="Fit the source subspace of a model to its training images and write it to a file. "
-        "Run it again to resume. Under torchrun the processes share the work.",
+        "Run it again to resume. Under torchrun the processes share the work. With MODEL.ADAPTATION cattan_forward it "
+        "writes the source's moments, from 4,096 images.",
     )
     result.add_argument("--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/imagenet_c/cattan.yaml")
     result.add_argument(
@@ -37,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.bench.data import benchmark_of
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.bench.source.distributed import join_workers
-    from tta_cattan.bench.source.fitting import fit_source_subspace, remove_checkpoint
+    from tta_cattan.bench.source.fitting import fit_moments, fit_source_subspace, forward_method, remove_checkpoint
     from tta_cattan.bench.source.model import source_model
     from tta_cattan.bench.source.subspace import default_path, require_source_data
     from tta_cattan.config import find_config, load_cfg
@@ -51,7 +52,13 @@ def main(argv: Sequence[str]) -> int:
             setup_logging()
         loaded = source_model(cfg, benchmark)
         path = Path(args.out) if args.out else default_path(cfg, loaded)
-        require_source_data(benchmark, path)
+        require_source_data(cfg, benchmark, path)
+        if forward_method(cfg):
+            if workers.leads:
+                moments = fit_moments(cfg, loaded, benchmark)
+                moments.save(path)
+                print(f"wrote {path}: moments of {len(moments.cov)} layers, from {moments.count} images")
+            return 0
         subspace = fit_source_subspace(cfg, loaded, benchmark, path, workers, args.d)
         if workers.leads:
             subspace = subspace.without_mean() if args.no_mean else subspace

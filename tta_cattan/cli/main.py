@@ -1,21 +1,22 @@
-"""The command ``tta-cattan``: a sub-command by its name, otherwise the comparison of methods."""
+"""The command ``tta-cattan``: a sub-command by its name; options alone are those of ``compare``."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 import sys
 from collections.abc import Sequence
 
+from tta_cattan import __version__
 from tta_cattan.util.allocator import keep_freed_memory
 from tta_cattan.util.door import printable
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.interrupt import interruptible
 from tta_cattan.util.memory import is_out_of_memory, machine_memory, memory_line
 
 # What each command does; its module in this folder has `main(argv) -> int` and is imported when the command is called.
 COMMANDS = {
+    "compare": "compare adaptation methods on a benchmark",
     "extract-features": "write the features of a frozen encoder, once for all runs",
     "fit-source": "fit the source subspace of a model and write it to a file",
     "inspect": "print the contents of a subspace file",
@@ -25,9 +26,6 @@ COMMANDS = {
     "report": "write an HTML page about finished runs",
     "train-source": "train a source model and fit its subspace",
 }
-_HARNESS = "compare"  # without a command
-
-
 _BENCH = ("tqdm", "filelock", "PIL", "sklearn")  # the modules of the extra [bench]
 
 
@@ -57,17 +55,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     """Call the command that the first argument names."""
-    first = argv[0] if argv else ""
-    if first == "help":
-        return _run([*argv[1:], "--help"])
+    first = argv[0] if argv else "--help"
+    if first in ("help", "-h", "--help"):
+        if argv[1:]:
+            return _run([*argv[1:], "--help"])
+        print(overview())
+        return 0
+    if first == "--version":
+        print(f"tta-cattan {__version__}")
+        return 0
     if first in COMMANDS:
         return _call(first, argv[1:])
-    if re.fullmatch(r"[\w-]+", first) and first[0].isalpha() and not first.isupper():
-        (close,) = difflib.get_close_matches(first.lower(), COMMANDS, n=1, cutoff=0.0)
-        raise UserError(f"unknown command {first!r}. Did you mean {close!r}? Commands: {', '.join(COMMANDS)}")
     if first.endswith((".yaml", ".yml")):
         raise UserError(f"a config file is an option: tta-cattan --cfg {first}")
-    return _call(_HARNESS, argv)
+    if re.fullmatch(r"[\w-]+", first) and first[0].isalpha() and not first.isupper():
+        close = nearest(first.lower(), COMMANDS, cutoff=0.5)
+        raise UserError(f"unknown command {first!r}.{close} Commands: {', '.join(COMMANDS)}")
+    return _call("compare", argv)
+
+
+def overview() -> str:
+    """Return the help of the program: its commands, one line each."""
+    lines = [
+        "usage: tta-cattan COMMAND [OPTIONS] [KEY VALUE ...]",
+        "",
+        "Adapt trained classifiers to unlabelled test data, and compare methods that do.",
+        "",
+        *(f"  {name:18}{does}" for name, does in COMMANDS.items()),
+        "",
+        "tta-cattan compare                        all methods on the embedded digits, about a minute, with a report",
+        "tta-cattan compare --cfg FILE --dry-run   what would run, and how long it would take",
+        "tta-cattan COMMAND --help                 the options of a command",
+        "tta-cattan --version",
+    ]
+    return "\n".join(lines)
 
 
 def _call(command: str, argv: list[str]) -> int:

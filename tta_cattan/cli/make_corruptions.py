@@ -35,6 +35,12 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--frost", metavar="DIR", type=Path, help="photographs of frost (default: a generated texture)")
     result.add_argument("--workers", metavar="N", type=int, default=0, help="processes (default: one per core)")
     result.add_argument("--seed", type=int, default=0)
+    result.add_argument(
+        "--padded",
+        action="store_true",
+        help="for an .npz file: 10,000 rows per severity, the rest zero, as RobustBench's and TENT's loaders expect "
+        "(147 MB a corruption at 32 px)",
+    )
     return result
 
 
@@ -62,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"--size {args.size}: the corruptions need images of at least {SMALLEST_SIDE} pixels")
     is_file = args.images.is_file()
     strengths: TableName = args.strengths or ("cifar" if is_file else "imagenet")
-    task = Task(names, severities, strengths, args.seed, args.size, args.frost, args.workers)
+    task = Task(names, severities, strengths, args.seed, args.size, args.frost, args.workers, args.padded)
     made, kept = (corrupt_array_file if is_file else corrupt_folder)(args.images, args.out, task)
     print(f"{args.out}: {made} files made, {kept} were there already")
     return 0

@@ -27,6 +27,7 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.bench.data import benchmark_of
     from tta_cattan.bench.models.zoo import check_arch
     from tta_cattan.bench.run.log import setup_logging
+    from tta_cattan.bench.source.fitting import forward_method
     from tta_cattan.bench.source.model import train_source, validation_accuracy
     from tta_cattan.bench.source.subspace import auto_path, kept_subspace
     from tta_cattan.config import find_config, load_cfg
@@ -43,5 +44,6 @@ def main(argv: Sequence[str]) -> int:
     print(f"source model: {loaded.origin} (sha256 {loaded.sha256[:16]}{held_out})")
     subspace = kept_subspace(cfg, loaded, benchmark)
     path = auto_path(cfg, loaded, benchmark)
-    print(f"source subspace: {path} ({subspace.d} directions of {subspace.count} samples)")
+    kind = "moments" if forward_method(cfg) else "subspace"
+    print(f"source {kind}: {path} (of {subspace.count} samples)")
     return 0

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import yacs.config
 from yacs.config import CfgNode
 
-from tta_cattan.alignment import Subspace, fit_subspace
-from tta_cattan.alignment.subspace import find_subspaces, sha256_weights, subspace_path
+from tta_cattan.alignment import SourceMoments, Subspace, fit_source_moments, fit_subspace
+from tta_cattan.alignment.subspace import find_subspaces, moments_name, sha256_weights, subspace_path
 from tta_cattan.config import check_cfg, declared_keys, get_defaults, leaves, method_keys, set_value
-from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, setup_model
+from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, CATTAnForward, setup_model
 from tta_cattan.network.layers import find_classifier, iterate_features
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import Source
@@ -139,10 +139,39 @@ def build(
 
     ``source_batches`` yields the host's source images if it has them; it is called only for ``SOURCE_BASIS: auto``.
     """
-    subspace = None
-    if ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION).needs_source_subspace(cfg):
-        subspace = source_subspace(model, cfg, arch, num_classes, source_batches)
-    return setup_model(model, cfg, num_classes, subspace)
+    method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
+    source: Subspace | SourceMoments | None = None
+    if method.needs_source_subspace(cfg):
+        if issubclass(method, CATTAnForward):
+            source = source_moments(model, cfg, arch, source_batches)
+        else:
+            source = source_subspace(model, cfg, arch, num_classes, source_batches)
+    return setup_model(model, cfg, num_classes, source)
+
+
+def source_moments(
+    model: nn.Module, cfg: CfgNode, arch: str, source_batches: SourceBatches | None = None
+) -> SourceMoments:
+    """Return the moments that ``SOURCE_MOMENTS`` names: a file's, or those of ``source_batches``, taken and kept."""
+    choice, channels = (CATTAnForward.value_in(cfg, name) for name in ("source_moments", "channels"))
+    weights = sha256_weights(model)
+    path = subspace_path(cfg.CKPT_DIR, arch, weights, True)
+    path = path.with_name(moments_name(path, channels)) if choice == "auto" else choice
+    if choice != "auto" or path.is_file():
+        moments = SourceMoments.load(path)
+        _check_origin("moments", path, moments.provenance, weights)
+        return moments
+    if source_batches is None:
+        raise UserError(
+            f"{CATTAnForward.title} needs the source's moments: {path} is missing and this host has no loader of "
+            f"source data. Set {CATTAnForward.node}.SOURCE_MOMENTS to a file that `tta-cattan fit-source` wrote, or to "
+            "'none' (no source data)"
+        )
+    provenance = {"weights_sha256": weights, "model": arch, "data": "source loader of the host"}
+    logger.info("taking the source's moments from the host's source data (kept in %s)", path)
+    moments = fit_source_moments(model, source_batches(), channels, provenance)
+    moments.save(path)
+    return moments
 
 
 def source_subspace(
@@ -189,19 +218,26 @@ def source_subspace(
 
 
 def _load(path: Any, weights: str) -> Subspace:
-    """Return the subspace in a file, with a warning if it was fitted for another model.
+    """Return the subspace in a file."""
+    subspace = Subspace.load(path)
+    fits = _check_origin("subspace", path, subspace.provenance, weights)
+    return subspace if fits else subspace.without_model()
+
+
+def _check_origin(kind: str, path: Any, provenance: Mapping[str, Any], weights: str) -> bool:
+    """Warn if a file was made for another model, and return whether it was made for this one.
 
     Note: it is not refused, because a host's wrapper may add parameters of its own to the same network.
     """
-    subspace = Subspace.load(path)
-    logger.info("source subspace: %s", path)
-    made_for = str(subspace.provenance.get("weights_sha256", ""))
+    logger.info("source %s: %s", kind, path)
+    made_for = str(provenance.get("weights_sha256", ""))
     if made_for and made_for != weights:
         logger.warning(
-            "subspace file %s was fitted for the weights %s, and this model has %s: is it the same network?",
+            "%s file %s was fitted for the weights %s, and this model has %s: is it the same network?",
+            kind,
             path,
             made_for[:12],
             weights[:12],
         )
-        return subspace.without_model()
-    return subspace
+        return False
+    return True

@@ -20,13 +20,14 @@ from tta_cattan.methods.tent_plus import TentPlus
 from tta_cattan.methods.shot import Shot
 from tta_cattan.methods.ip import IP
 from tta_cattan.methods.cattan import CATTAn
+from tta_cattan.methods.cattan_forward import CATTAnForward
 from tta_cattan.methods.cattan_plus import CATTAnPlus
 # isort: on
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from tta_cattan.alignment import Subspace
+    from tta_cattan.alignment import SourceMoments, Subspace
 
 __all__ = [
     "ADAPTATION_REGISTRY",
@@ -34,6 +35,7 @@ __all__ = [
     "AdaptationMethod",
     "Batches",
     "CATTAn",
+    "CATTAnForward",
     "CATTAnPlus",
     "Norm",
     "Shot",
@@ -52,12 +54,12 @@ def setup_model(
     model: nn.Module,
     cfg: CfgNode,
     num_classes: int | None = None,
-    source_subspace: Subspace | None = None,
+    source_subspace: Subspace | SourceMoments | None = None,
 ) -> AdaptationMethod:
     """Return ``model`` under the method that ``cfg.MODEL.ADAPTATION`` names: ``outputs = model(x)`` infers and adapts.
 
     ``num_classes`` helps to find the classifier of a model with several linear layers; ``source_subspace`` is for
-    CATTAn (otherwise ``CATTAN.SOURCE_BASIS`` says where to find it).
+    CATTAn (otherwise ``CATTAN.SOURCE_BASIS`` says where to find it), or the source's moments for CATTAn-F.
     """
     method = ADAPTATION_REGISTRY.get(_adaptation_of(cfg))
     adapted = method.from_cfg(model, cfg, num_classes=num_classes, source_subspace=source_subspace)

@@ -45,7 +45,7 @@ from tta_cattan.util.state import pack, unpack
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from tta_cattan.alignment import Subspace
+    from tta_cattan.alignment import SourceMoments, Subspace
 
 # Unlabelled target data as a method sees it: (indices or None, inputs), again and again. A caller may also give batches
 # of images or (images, labels).
@@ -70,6 +70,8 @@ class AdaptationMethod(nn.Module):
     keys: ClassVar[dict[str, Key]] = {}
     adapts: ClassVar[bool] = True  # whether forward updates anything; False needs no normalisation layers
     needs_images: ClassVar[bool] = False
+    source_argument: ClassVar[str] = "source_subspace"  # of the constructor: what it knows of the source's data
+    resumable: ClassVar[bool] = True  # whether state_dict holds all that an unfinished stream goes on from
 
     steps: int = key(1, "updates per batch", at_least(1), origin="TENT", at="OPTIM.STEPS")
     lr: float = key(1e-3, "learning rate", at_least(0), origin="TENT", at="OPTIM.LR")
@@ -142,7 +144,7 @@ class AdaptationMethod(nn.Module):
         *,
         optimizer: OptimizerFactory | str | None = None,
         num_classes: int | None = None,
-        source_subspace: Subspace | None = None,
+        source_subspace: Subspace | SourceMoments | None = None,
         **options: Any,
     ) -> None:
         """Configure ``model``; the options are the class's keys, checked as in a config.
@@ -158,7 +160,8 @@ class AdaptationMethod(nn.Module):
         for name, value in self.accepted_options(options).items():
             setattr(self, name, value)
         self.make_optimizer = optimizer or self._optimizer_by_options()
-        self.num_classes, self.source_subspace = num_classes, source_subspace
+        self.num_classes = num_classes
+        self.source_subspace: Any = source_subspace  # which kind, the method checks
         self.precision, self.safety = self._new_precision(), self._new_safety()
         self.target, self.streams = Target(), Streams()
         self.target_classes = TargetClasses()
@@ -199,12 +202,12 @@ class AdaptationMethod(nn.Module):
         model: nn.Module,
         cfg: CfgNode,
         num_classes: int | None = None,
-        source_subspace: Subspace | None = None,
+        source_subspace: Subspace | SourceMoments | None = None,
     ) -> AdaptationMethod:
         """Build the method from a config; what is not this method's concern is ignored."""
         options = {name: cls.value_in(cfg, name) for name, declared in cls.keys.items() if not declared.config_only}
-        subspace = cls.source_in(cfg, source_subspace)
-        return cls(model, num_classes=num_classes, source_subspace=subspace, **options)
+        source = cls.source_in(cfg, source_subspace)
+        return cls(model, num_classes=num_classes, **{cls.source_argument: source}, **options)
 
     @classmethod
     def place_of(cls, name: str) -> str:
@@ -219,14 +222,19 @@ class AdaptationMethod(nn.Module):
         return cfg
 
     @classmethod
-    def source_in(cls, cfg: CfgNode, given: Subspace | None) -> Subspace | None:
-        """Return the source subspace of a method that aligns: the given one, or what the config names."""
+    def source_in(cls, cfg: CfgNode, given: Any) -> Any:
+        """Return what a method that aligns knows of the source: the given, or what the config names."""
         return None
 
     @classmethod
     def needs_source_subspace(cls, cfg: CfgNode) -> bool:
         """Return whether the method, as configured, needs a subspace of the source's features."""
         return False
+
+    @classmethod
+    def identity(cls, cfg: CfgNode) -> str:
+        """Return what decides a result besides the config and the versions; '' = nothing."""
+        return ""
 
     def inspect(self, model: nn.Module) -> None:
         """Look for what the method needs in ``model``, refuse what lacks it, and change nothing."""

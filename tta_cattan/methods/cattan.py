@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from tta_cattan.alignment import (
 )
 from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
-from tta_cattan.methods.target import BalancedTarget, FirstPredictions, RunningBalance
+from tta_cattan.methods.target import BalancedTarget, RunningBalance
 from tta_cattan.network.layers import (
     NOT_THE_CLASSIFIER,
     compose_linear,
@@ -48,20 +48,11 @@ _LARGEST_FEATURES = 1e15
 
 
 @stateful
-@dataclass(frozen=True)
-class Prepared:
-    """What ``prepare`` learns of a target: its subspace, and what the network first said of its samples."""
-
-    subspace: Subspace
-    first: FirstPredictions
-
-
-@stateful
 @dataclass
 class CATTAnTarget(BalancedTarget):
     """A target's subspace, fitted beforehand (``known``) or tracked, and its running mean prediction."""
 
-    known: Prepared | None = None
+    known: Subspace | None = None
     tracker: SubspaceTracker | None = None
 
 
@@ -78,7 +69,6 @@ class CATTAn(AdaptationMethod):
     title = "CATTAn"
     node = "CATTAN"
     lr = 1e-4  # the paper's
-    watches_first: ClassVar[bool] = False  # whether `prepare` keeps what the network first said of the samples
 
     d: int = key(0, "dimension of the subspaces; 0 = chosen by the stability rule", at_least(0), origin="paper")
     layer: str = key("", "module whose output is aligned; '' = the input of the classifier")
@@ -196,10 +186,10 @@ class CATTAn(AdaptationMethod):
             names.append(f"{self.aligned_name}.phi".lstrip("."))
         return params, names
 
-    def begin_target(self, known: Prepared | None = None) -> None:
+    def begin_target(self, known: Subspace | None = None) -> None:
         """Start from ``Phi*`` of the subspace that ``prepare`` fitted, or, without one, as the plain source model."""
         if known is not None:
-            self._align(known.subspace)
+            self._align(known)
         else:
             # Only a placeholder of Phi: where d is open, one direction is enough until the rule has chosen.
             source = self._source_basis(self.d or 1)
@@ -214,7 +204,7 @@ class CATTAn(AdaptationMethod):
             group["params"] = [param for param in group["params"] if param is not phi]
             self.optimizer.add_param_group({"params": [phi], "lr": self.phi_lr * group["lr"]})
 
-    def new_target(self, known: Prepared | None) -> CATTAnTarget:
+    def new_target(self, known: Subspace | None) -> CATTAnTarget:
         """Return a target without a tracker and without a running mean prediction."""
         return CATTAnTarget(known, balance=RunningBalance(self.kappa))
 
@@ -222,20 +212,14 @@ class CATTAn(AdaptationMethod):
     def prepare(self, batches: Batches) -> None:
         """Fit ``W_t`` to the features of all batches, choose d where it is open, and set ``Phi`` to ``Phi*``."""
         aligned = self.aligned
-        moments, first = FeatureMoments(aligned.in_features, aligned.like.device), FirstPredictions()
+        moments = FeatureMoments(aligned.in_features, aligned.like.device)
         with self._fitting_statistics():
             for _, x in batches:
-                logits, features = self.logits_and_features(x, adapting=False)
-                if self.watches_first:
-                    first.add(logits)
+                _, features = self.logits_and_features(x, adapting=False)
                 moments.update(features.float())
-        target = subspace_of_moments(moments, self.fitted_d(moments), center=self.centering != "none")
+        target = subspace_of_moments(moments, self.d or None, center=self.centering != "none")
         d = self.d or self._rule(target.eigenvalues, target.count)
-        self.begin_target(Prepared(target.truncate(min(d, target.d)), first))
-
-    def fitted_d(self, moments: FeatureMoments) -> int | None:
-        """Return the number of directions to fit; None: all that the samples determine, for the rule to choose from."""
-        return self.d or None
+        self.begin_target(target.truncate(min(d, target.d)))
 
     @contextmanager
     def _fitting_statistics(self) -> Iterator[None]:
@@ -308,7 +292,7 @@ class CATTAn(AdaptationMethod):
         basis = "data" if self.source.count else "classifier"
         facts = {**super().describe(), "d_target": d_target, "d_source": d_source, "source_basis": basis}
         if self.target.known is not None:
-            subspace = self.target.known.subspace
+            subspace = self.target.known
             facts["dimension"] = stability_curve(
                 self._source_spectrum(),
                 subspace.eigenvalues,

@@ -87,7 +87,7 @@ def use_statistics(layers: list[_NormBase], mode: str, adapting: bool) -> None:
 
 def jeffreys_divergence(mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor) -> Tensor:
     """``(KL(p || q) + KL(q || p)) / 2`` of the normal distributions of each channel, averaged over the channels."""
-    return _divergence((mean - other_mean).square(), (var - other_var).square(), var, other_var)
+    return divergence((mean - other_mean).square(), (var - other_var).square(), var, other_var)
 
 
 def blend_towards_source(
@@ -156,7 +156,7 @@ class _Moved(torch.autograd.Function):
         squares = torch.linalg.vector_norm(centred, dim=2).square() / rows.shape[2] + eps
         var = squares.mean(0)
         found = jeffreys_divergence(mean, var, source_mean, source_var)
-        chance = _divergence(_error_of_mean(means, views), _error_of_mean(squares, views), var, source_var)
+        chance = divergence(_error_of_mean(means, views), _error_of_mean(squares, views), var, source_var)
         weight = (found - chance).clamp(min=0) / (found + scale)
         blended_var = torch.lerp(source_var, var, weight)
         ratio = (source_var / blended_var).sqrt()
@@ -185,7 +185,7 @@ def _channels(values: Tensor, like: Tensor) -> Tensor:
     return values.view(1, -1, *[1] * (like.ndim - 2))
 
 
-def _divergence(shift: Tensor, spread: Tensor, var: Tensor, other_var: Tensor) -> Tensor:
+def divergence(shift: Tensor, spread: Tensor, var: Tensor, other_var: Tensor) -> Tensor:
     """Return the divergence of two variances, given the squared differences of the means and of the variances."""
     return ((shift * (var + other_var) + spread) / (4 * var * other_var)).mean()
 

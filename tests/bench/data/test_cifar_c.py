@@ -53,8 +53,9 @@ def test_images_and_labels_are_robustbenchs(tmp_path, monkeypatch, name, n_class
         row = stored[(severity - 1) * 10000 + 3].astype(np.float32).transpose(2, 0, 1) / 255
         assert np.array_equal(images[3].numpy(), row)
     monkeypatch.setattr("tta_cattan.bench.data.cifar_c.N_TEST", N + 5)  # as if all images were N + 5
-    for wanted in (-1, 60000):
-        assert len(benchmark(name, tmp_path, **{"CORRUPTION.NUM_EX": wanted}).target(Domain("fog", 5))) == N + 5
+    assert len(benchmark(name, tmp_path, **{"CORRUPTION.NUM_EX": -1}).target(Domain("fog", 5))) == N + 5
+    with pytest.raises(UserError, match=rf"NUM_EX = 60000, and .*labels.npy counts {N + 5} images"):
+        benchmark(name, tmp_path, **{"CORRUPTION.NUM_EX": 60000}).check()
 
 
 def test_what_is_missing_is_named_with_the_way_to_get_it(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tta_cattan.bench.data.image_files import class_names_of, read_list
 from tta_cattan.util.errors import UserError
 
-FAST = settings(derandomize=True, max_examples=60, deadline=None, database=None)
+FAST = settings(derandomize=True, max_examples=30, deadline=None, database=None)
 # What a file may be called: no separators, and at its ends no blanks, which a list cannot show.
 LETTERS = st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclude_characters="/\\")
 NAMES = st.text(LETTERS, min_size=1, max_size=12).filter(lambda n: n.strip() == n and n not in (".", ".."))

@@ -10,7 +10,11 @@ from html.parser import HTMLParser
 import numpy as np
 from runs_by_hand import HOSTILE, write_bare_run, write_run
 
+from tta_cattan.bench.report.comparison import group_runs
 from tta_cattan.bench.report.page import write_report
+from tta_cattan.bench.report.plots import plots_of
+from tta_cattan.bench.report.reading import find_runs
+from tta_cattan.bench.report.tables import tables_of
 from tta_cattan.bench.results.store import Cell, Record, ResultsStore
 from tta_cattan.cli.main import main
 
@@ -141,3 +145,22 @@ def test_a_missing_library_is_one_line(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
     assert main(["report", str(run), "--out", str(tmp_path)]) == 2
     assert "pip install 'tta-cattan[report]'" in capsys.readouterr().err
+
+
+def test_a_sweep_is_drawn_against_its_key_and_cost_is_a_multiple_of_the_source_models(tmp_path):
+    for d, right in ((4, [1, 0, 0, 0]), (64, [1, 1, 1, 0]), (16, [1, 1, 0, 0])):
+        settings = (("CATTAN.D", d), ("CATTAN.LAYER", "fc"))
+        write_run(tmp_path, {("cattan", "fog", 0): np.array(right, bool)}, stamp=f"a{d}", settings=settings)
+    write_run(tmp_path, {("source", "fog", 0): RIGHT})
+    (comparison,) = group_runs(find_runs([tmp_path]))
+    plots = {plot.name: plot for plot in plots_of(comparison)}
+    assert [name for name in plots if name.startswith("sweep")] == ["sweep-CATTAN.D"], "names have no axis"
+    line, level = plots["sweep-CATTAN.D"].figure.axes[0].lines
+    assert list(line.get_xdata()) == [4, 16, 64] and list(line.get_ydata()) == [25, 50, 75]
+    assert list(level.get_ydata()) == [75, 75] and "Dashed" in plots["sweep-CATTAN.D"].caption
+    assert "band" not in plots["sweep-CATTAN.D"].caption, "one seed has none"
+    assert "1.0 ×" in {text.get_text().split("(")[-1].rstrip(")") for text in plots["cost"].figure.axes[0].texts}
+    table = tables_of(comparison, {})["overview"]
+    assert table.heads[table.heads.index("Seconds") + 1] == "× Source" and {row[-1].text for row in table.rows} == {
+        "1.0"
+    }

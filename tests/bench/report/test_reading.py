@@ -146,3 +146,16 @@ def test_a_sweep_keeps_its_settings_in_the_names(tmp_path):
         write_run(tmp_path / folder, {("cattan", "fog", 0): RIGHT}, description=ABOUT, settings=(("CATTAN.D", d),))
     (comparison,) = group_runs(find_runs([tmp_path / "a", tmp_path / "b"]))
     assert list(comparison.variants) == ["CATTAn [CATTAN.D=4]", "CATTAn [CATTAN.D=8]", "CATTAn [CATTAN.D=8] #2"]
+
+
+def test_rows_and_domains_are_in_the_order_in_which_they_were_asked_for(tmp_path):
+    description = {
+        "extra": {"rows": ["source", "tent"]},
+        "config": {"CORRUPTION": {"TYPE": ["fog", "snow"], "SEVERITY": [5]}},
+    }
+    right = np.array([True, False])
+    finished = [("tent", "snow"), ("source", "snow"), ("mine", "fog"), ("tent", "fog"), ("source", "fog")]
+    write_run(tmp_path, {(*pair, 0): right for pair in finished}, description=description)
+    (run,) = find_runs([tmp_path])
+    assert [variant.method for variant in run.variants] == ["source", "tent", "mine"]
+    assert [record.cell.domain for record in run.variants[1].records] == ["fog", "snow"]

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tta_cattan.bench.run.log import error_line, reset_logging, setup_logging
+from tta_cattan.util import progress as progress_module
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.progress import progress
 
@@ -88,9 +89,20 @@ def test_full_disk_costs_one_notice(tmp_path, capsys):
     assert all(f"line {number}" in shown for number in range(3))
 
 
-def test_progress_yields_everything_and_is_silent_without_a_terminal(capsys):
+def test_progress_without_a_terminal_is_a_line_a_minute(capsys, monkeypatch):
     assert list(progress(range(5), total=5, desc="x")) == [0, 1, 2, 3, 4]
     assert capsys.readouterr().err == ""
+    now = [1000.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    bar = progress(None, total=5, desc="slow")
+    for _ in range(4):
+        now[0] += 40
+        bar.update()
+        bar.refresh()
+    bar.close()
+    shown = capsys.readouterr().err.splitlines()
+    assert [re.search(r"slow: .* (\d)/5 \[.*<", line)[1] for line in shown] == ["2", "4"], "and the time that is left"
+    monkeypatch.setenv("TTA_CATTAN_PROGRESS", "0")
     assert progress(range(5)).disable
 
 

@@ -22,7 +22,7 @@ ELSEWHERE = {
 }  # fmt: skip
 # What matters to streams alone, and no stream is asked for.
 STREAMS = {"STREAM.ROUNDS", "STREAM.IMBALANCE", "STREAM.WAITS", "TEST.DELTA_DIRICHLET"}
-OTHERS = ("SOURCE.", "CATTAN.", "CATTAN_PLUS.", "TENT_PLUS.", "SHOT.", "IP.")
+OTHERS = ("SOURCE.", "CATTAN.", "CATTAN_PLUS.", "CATTAN_FORWARD.", "TENT_PLUS.", "SHOT.", "IP.")
 
 
 def changed(cfg, key: str):

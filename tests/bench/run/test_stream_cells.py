@@ -7,7 +7,6 @@ import random
 import signal
 import time
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from tta_cattan.bench.results.store import ResultsStore
 from tta_cattan.bench.results.summary import summarise
 from tta_cattan.bench.run import runner
 from tta_cattan.bench.run.plan import Sweep, cell_domains, cell_fingerprint
+from tta_cattan.cli import compare as compare_command
 from tta_cattan.cli.main import main
 from tta_cattan.config import get_defaults, load_cfg
 from tta_cattan.util.errors import UserError
@@ -138,7 +138,7 @@ def test_clean_data(tmp_path):
 
 def test_a_dry_run_checks_and_writes_nothing(tmp_path, capsys, whole):
     assert main(streamed(tmp_path, "gradual", "tent", "--dry-run")) == 0
-    assert "1 cells would be computed" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert "protocol   gradual, " in capsys.readouterr().out and not list(tmp_path.iterdir())
     arguments = streamed(tmp_path, "gradual", "tent", "--dry-run", **{"CORRUPTION.SEVERITY": 0})
     assert main(arguments) == 2 and "severities 1 to 5" in capsys.readouterr().err
 
@@ -190,7 +190,7 @@ def written(folder):
 def test_a_killed_stream_is_the_undisturbed_one(tmp_path, whole):
     arguments = streamed(tmp_path / "save", "recurring", "tent,cattan_plus", **{"STREAM.ROUNDS": 3})
     output, rng = tmp_path / "output.txt", random.Random(0)
-    for _ in range(4):
+    for _ in range(2):
         before = written(tmp_path)
         process = start(save_often, arguments, str(output))
         deadline = time.monotonic() + 300
@@ -207,14 +207,6 @@ def test_a_killed_stream_is_the_undisturbed_one(tmp_path, whole):
     assert same(predictions(tmp_path / "save"), predictions(whole))
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="Ray, an extra, is not installed")
-def test_streams_on_ray(tmp_path, whole):
-    options = ("--launcher", "ray", "--workers", "1")
-    arguments = streamed(tmp_path, "recurring", "tent,cattan_plus", *options, **{"STREAM.ROUNDS": 3})
-    assert main(arguments) == 0
-    assert read_cells(tmp_path) == read_cells(whole) and same(predictions(tmp_path), predictions(whole))
-
-
 @pytest.mark.parametrize(
     ("arguments", "tables"),
     [
@@ -229,9 +221,12 @@ def test_the_first_command_has_a_stream_as_its_second_table(arguments, tables, m
         asked.append(rows)
         return runner.Outcome(summarise([]), Path("there"), [])
 
+    reported = []
     monkeypatch.setattr(runner, "run", run)
-    assert main(arguments) == 0
+    monkeypatch.setattr(compare_command, "_report", lambda folders, out: reported.append((len(folders), str(out))))
+    assert main(["compare", *arguments]) == 0
     assert len(asked) == tables and capsys.readouterr().out.count("results: there") == tables
+    assert reported == ([(2, "output/report")] if tables == 2 else [])
     if tables == 2:
         cfg = asked[1][0].cfg
         assert (cfg.SETTING, cfg.TEST.PROTOCOL, cfg.SEEDS) == ("continual", "online", [0])

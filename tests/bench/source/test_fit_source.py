@@ -16,7 +16,7 @@ from digits_runs import ckpt_dir, fit_slowly, overrides, start
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from tta_cattan.alignment import Subspace, fit_subspace, orthonormality_error
+from tta_cattan.alignment import SourceMoments, Subspace, fit_subspace, orthonormality_error
 from tta_cattan.alignment.subspace import sha256_weights
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
 from tta_cattan.bench.run.log import reset_logging
@@ -279,3 +279,22 @@ def test_notes_change_no_bit_of_the_fit_and_a_resumed_one_is_the_same(tmp_path, 
     fits["resumed"] = fitting.fit_source_subspace(cfg, loaded, benchmark, tmp_path / "many")
     assert torch.equal(fits["few"].basis, fits["many"].basis)
     assert torch.equal(fits["few"].basis, fits["resumed"].basis)
+
+
+def test_the_moments_for_cattan_forward_take_the_same_route(tmp_path, monkeypatch, capsys):
+    changes = {"MODEL.ADAPTATION": "cattan_forward"}
+    assert main(fit(tmp_path / "m.safetensors", **changes)) == 0
+    assert "moments of " in capsys.readouterr().out
+    cfg, benchmark, loaded = settings(**changes)
+    auto = source_subspace(cfg, loaded, benchmark)
+    found = SourceMoments.load(tmp_path / "m.safetensors")
+    assert found.count == auto.count == 1297 and found.tensors().keys() == auto.tensors().keys()
+    assert all(torch.equal(value, auto.tensors()[name]) for name, value in found.tensors().items())
+    assert found.provenance["weights_sha256"] == sha256_weights(loaded.model)
+    assert default_path(cfg, loaded).is_file() and default_path(cfg, loaded).stem.endswith("-moments-128")
+    other, _, _ = settings(**changes, **{"CATTAN_FORWARD.SOURCE_MOMENTS": "none"})
+    assert source_subspace(other, loaded, benchmark) is None
+    cfg, _, _ = settings(**changes, **{"CATTAN_FORWARD.CHANNELS": 16})
+    monkeypatch.setattr(type(benchmark), "has_source", lambda _: False)
+    with pytest.raises(UserError, match=r"CATTAn-F needs the source's moments.*SOURCE_MOMENTS none"):
+        source_subspace(cfg, loaded, benchmark)

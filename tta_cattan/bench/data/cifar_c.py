@@ -1,4 +1,4 @@
-"""CIFAR-10-C, CIFAR-100-C and their clean test sets, through RobustBench's loaders."""
+"""CIFAR-10-C, CIFAR-100-C and their clean test sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tta_cattan.bench.domain import Domain
 from tta_cattan.util.door import checked_array, checked_labels, open_npy
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import identity_of_files
-from tta_cattan.util.upstream import import_robustbench, import_torchvision
+from tta_cattan.util.upstream import import_torchvision
 
 N_TEST, N_TRAIN = 10000, 50000
 _SEVERITY_ROWS = 10000
@@ -69,10 +69,12 @@ class _Cifar(Benchmark):
 
 
 class _CifarC(_Cifar):
-    """A CIFAR-C folder of ``<corruption>.npy`` files (50,000 x 32 x 32 x 3: 10,000 per severity) and ``labels.npy``."""
+    """A CIFAR-C folder of ``<corruption>.npy`` files (50,000 x 32 x 32 x 3: 10,000 per severity) and ``labels.npy``.
+
+    Note: with n < 10,000 labels, a file of 5 n rows has n per severity.
+    """
 
     folder: str
-    loader: str
     record: str
 
     def check(self) -> None:
@@ -86,6 +88,12 @@ class _CifarC(_Cifar):
                     f"(2.9 GB in all), from Zenodo record {self.record}, {self.folder}.tar, unpacked in DATA_DIR "
                     f"({self.cfg.DATA_DIR}); or make them from your own images with `tta-cattan make-corruptions`"
                 )
+        there, asked = min(N_TEST, len(self._labels())), self.cfg.CORRUPTION.NUM_EX
+        if asked > there:
+            raise UserError(
+                f"CORRUPTION.NUM_EX = {asked}, and {root}/labels.npy counts {there:,} images: give at most that many, "
+                "or -1 for all there are"
+            )
         for domain in self.domains():
             self._check_rows(domain)
 
@@ -111,21 +119,25 @@ class _CifarC(_Cifar):
 
     def _count(self) -> int:
         """Return how many images of a domain are evaluated."""
+        there, asked = min(N_TEST, len(self._labels())), self.cfg.CORRUPTION.NUM_EX
+        return there if asked < 0 else min(asked, there)
+
+    def _labels(self) -> np.ndarray:
         path = Path(self.cfg.DATA_DIR) / self.folder / "labels.npy"
-        labels = checked_labels(str(path), open_npy(path), None, self.num_classes)
-        asked = self.cfg.CORRUPTION.NUM_EX
-        return min(N_TEST, len(labels)) if asked < 0 else min(asked, N_TEST, len(labels))
+        return checked_labels(str(path), open_npy(path), None, self.num_classes)
 
     def _rows(self, domain: Domain) -> slice:
         """Return the rows of a domain that are evaluated."""
-        start = (domain.severity - 1) * _SEVERITY_ROWS
+        held, labels = len(open_npy(Path(self.cfg.DATA_DIR) / self.folder / f"{domain.name}.npy")), len(self._labels())
+        start = (domain.severity - 1) * (labels if held == 5 * labels else _SEVERITY_ROWS)
         return slice(start, start + self._count())
 
     def target(self, domain: Domain, seed: int = 0) -> TensorDataset:
-        """Return the first CORRUPTION.NUM_EX images of a corruption, as RobustBench loads them."""
-        load = getattr(import_robustbench("robustbench.data"), self.loader)
-        images, labels = load(self._count(), domain.severity, self.cfg.DATA_DIR, False, [domain.name])
-        return TensorDataset(images, labels.long())
+        """Return the first CORRUPTION.NUM_EX images of a corruption and their labels."""
+        rows = self._rows(domain)
+        images = open_npy(Path(self.cfg.DATA_DIR) / self.folder / f"{domain.name}.npy")[rows]
+        labels: np.ndarray = self._labels()[: rows.stop - rows.start].astype(np.int64)
+        return TensorDataset(to_tensor(np.array(images)), torch.from_numpy(labels))
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.folder, "num_ex": self.cfg.CORRUPTION.NUM_EX}
@@ -186,7 +198,7 @@ class _Cifar100:
 class Cifar10C(_Cifar10, _CifarC):
     """CIFAR-10-C."""
 
-    folder, loader, record = "CIFAR-10-C", "load_cifar10c", "2535967"
+    folder, record = "CIFAR-10-C", "2535967"
 
 
 @BENCHMARK_REGISTRY.register("cifar100")
@@ -194,7 +206,7 @@ class Cifar10C(_Cifar10, _CifarC):
 class Cifar100C(_Cifar100, _CifarC):
     """CIFAR-100-C."""
 
-    folder, loader, record = "CIFAR-100-C", "load_cifar100c", "3555552"
+    folder, record = "CIFAR-100-C", "3555552"
 
 
 @BENCHMARK_REGISTRY.register("cifar10_clean")

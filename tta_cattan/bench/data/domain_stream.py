@@ -36,6 +36,10 @@ class DomainStream:
     device: torch.device
     workers: int = 0
 
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return sum(-(-len(segment) // self.batch_size) for segment in self.plan.segments)
+
     def batches(self, done: int = 0) -> Iterator[tuple[bool, Batch]]:
         """Yield the batches after the first ``done``, each with whether the method is reset before it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.interrupt import raise_if_interrupted
 
 
 @dataclass(frozen=True)
@@ -171,11 +172,10 @@ def _is_dead_worker(error: Exception, workers: int) -> bool:
 class Unlabelled:
     """What a method may see of a stream: (indices, inputs); lazy, and iterable repeatedly."""
 
-    def __init__(self, stream: Stream, on_batch: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.on_batch = on_batch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for batch in self.stream:
+            raise_if_interrupted()
             yield batch.indices, batch.inputs
-            self.on_batch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -94,8 +95,7 @@ def _read_torch(path: Path, start: bytes) -> Mapping[str, Any]:
     except pickle.UnpicklingError as error:
         kind = "holds more than tensors and is not loaded: code could run from it" if is_zip else "is not a checkpoint"
         raise UserError(
-            f"checkpoint {path} {kind} ({str(error).splitlines()[0][:120]}). "
-            "Save its state_dict alone, as safetensors or with torch.save"
+            f"checkpoint {path} {kind}{_held(str(error))}. Save its state_dict alone, as safetensors or with torch.save"
         ) from error
     except Exception as error:  # damaged bytes make an unpickler fail in any way
         reason = (str(error) or type(error).__name__).splitlines()[0][:120]
@@ -103,6 +103,12 @@ def _read_torch(path: Path, start: bytes) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
         raise UserError(f"checkpoint {path} holds a {type(content).__name__}, not a state_dict")
     return content
+
+
+def _held(message: str) -> str:
+    """Return what torch's message names as the object that is more than tensors; the message itself is a page long."""
+    found = re.search(r"GLOBAL ([\w.]+)", message)
+    return f" (it holds {found[1]})" if found else ""
 
 
 def _unwrap(content: Mapping[str, Any]) -> Mapping[str, Any]:

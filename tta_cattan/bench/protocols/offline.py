@@ -19,7 +19,8 @@ def run_offline(
 ) -> Evaluation:
     """Reset, learn from one pass, adapt for ``epochs`` passes in new orders each, predict without updates.
 
-    ``adapt_to`` is the part of ``stream`` to adapt to (default: all); all of ``stream`` is predicted.
+    ``adapt_to`` is the part of ``stream`` to adapt to (default: all); all of ``stream`` is predicted. ``on_batch`` is
+    called after every update and every prediction, not in a method's own passes over the data.
 
     Note: the last epoch is reported, never the best: choosing one would need labels.
     """
@@ -47,15 +48,15 @@ def adapt_offline(
     if method.episodic:
         raise UserError("an episodic method forgets after every batch: it cannot learn over epochs; use run_online")
     method.reset()
-    method.prepare(Unlabelled(stream if beforehand is None else beforehand, on_batch))
+    method.prepare(Unlabelled(stream if beforehand is None else beforehand))
     if beforehand is not None and type(method).prepare is AdaptationMethod.prepare:
-        method.start_epoch(Unlabelled(stream, on_batch))
+        method.start_epoch(Unlabelled(stream))
         _update(method, beforehand, on_batch)
     accuracies = []
     for epoch in range(epochs if method.optimizer is not None else 0):
-        method.start_epoch(Unlabelled(stream, on_batch))
+        method.start_epoch(Unlabelled(stream))
         accuracies.append(_update(method, stream.reordered(epoch + 1), on_batch))
-    method.finish(Unlabelled(stream, on_batch))
+    method.finish(Unlabelled(stream))
     return accuracies
 
 

@@ -98,9 +98,12 @@ def run_stream(
 
     With ``adapt_every = n``, the method adapts to every n-th batch and only predicts the others. A monitor looks on.
 
-    Note: the checkpoint stays until its owner has stored the result.
+    Note: the checkpoint stays until its owner has stored the result. A method that is not resumable writes none.
     """
     evaluation = StreamEvaluation(stream.plan)
+    if not method.resumable:
+        logger.info("%s keeps state of its own: if interrupted, its stream starts again", type(method).title)
+        checkpoint = None
     done = 0 if checkpoint is None else _resume(checkpoint, method, evaluation, monitor)
     tap = None if monitor is None else Tap(method)
     started, every = time.perf_counter(), -(-_SAVE_EVERY // stream.batch_size)

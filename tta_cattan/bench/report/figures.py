@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from tta_cattan.bench.report.streams import StreamFacts
 
-_WIDTH = 9.0  # inches
+_WIDTH = 7.5  # inches; on a phone the page scales it down, and the text must stay legible
+_CHARACTERS = 95  # of a legend in one line
 _LEGEND_ROW = 0.25
 _LEGEND_COLUMNS = 7
 
@@ -229,7 +230,7 @@ def cost(measures: Mapping[str, Mapping[str, float]], show: Mapping[str, Callabl
             axes.set_xticks([])
             axes.grid(visible=False)
             axes.spines["bottom"].set_visible(False)
-            axes.margins(x=0.28)
+            axes.margins(x=0.5)
         panels[0].invert_yaxis()  # shared
     return figure
 
@@ -243,17 +244,19 @@ def _figure(
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and its panels, with a legend of coloured squares above them: name -> text."""
-    height += _LEGEND_ROW * math.ceil(len(legend or {}) / _LEGEND_COLUMNS)
+    longest = max((len(label(text)) for text in (legend or {}).values()), default=0)
+    across = max(1, min(_LEGEND_COLUMNS, len(legend or {}), _CHARACTERS // (longest + 5)))
+    height += _LEGEND_ROW * math.ceil(len(legend or {}) / across)
     # Not pyplot: it would keep every figure until it is closed, and ask for a screen.
     figure = need("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel().tolist()
     if legend:
-        patch, columns = need("matplotlib.patches").Patch, min(_LEGEND_COLUMNS, len(legend))
+        patch = need("matplotlib.patches").Patch
         entries = [(patch(color=colour), label(legend[name])) for name, colour in colours(legend).items()]
         # matplotlib fills column by column; people read line by line.
-        handles, texts = zip(*(entry for start in range(columns) for entry in entries[start::columns]), strict=True)
+        handles, texts = zip(*(entry for start in range(across) for entry in entries[start::across]), strict=True)
         spacing = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 1.4}
-        figure.legend(handles, texts, loc="outside upper left", ncols=columns, **spacing)
+        figure.legend(handles, texts, loc="outside upper left", ncols=across, **spacing)
     return figure, panels
 
 

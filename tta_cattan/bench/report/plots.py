@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,9 @@ from tta_cattan.bench.report import figures
 from tta_cattan.bench.report.comparison import Comparison
 from tta_cattan.bench.report.figures import Curve
 from tta_cattan.bench.report.streams import StreamFacts, corruption_bands
-from tta_cattan.bench.results.store import Record
+from tta_cattan.bench.results.store import Record, row_label
 from tta_cattan.bench.results.summary import Summary
+from tta_cattan.methods import method_title
 from tta_cattan.metrics import ReliabilityBins
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 _POINTS = "accuracy (%)"
 # Panels of the cost figure, with the format of their numbers.
+_TIME = "ms per image (× Source)"
 _COST = {
-    "ms per image": "{:.2f}".format,
+    _TIME: "{:.2f}".format,
     "peak memory (MB)": "{:,.0f}".format,
     "kept beside TENT's (kB)": "{:,.1f}".format,
 }
@@ -41,6 +43,7 @@ def plots_of(comparison: Comparison) -> list[Plot]:
     """Return the figures for which the comparison has numbers."""
     found = [
         _by_domain(comparison.summary),
+        *_over_sweeps(comparison),
         _over_epochs(comparison),
         _over_the_stream(comparison),
         _over_windows(comparison),
@@ -59,7 +62,8 @@ def _by_domain(summary: Summary) -> Plot | None:
     stds = {m: [None if one is None or one.std is None else 100 * one.std for one in row] for m, row in found.items()}
     if "accuracy" not in summary.metrics:
         return None
-    caption = "Mean over seeds; the lines are one standard deviation, where there are several seeds."
+    several = any(value is not None for row in stds.values() for value in row)
+    caption = "Mean over seeds; the thin lines are one standard deviation." if several else "One seed."
     figure = figures.bars(summary.domain_heads(), means, _POINTS, stds)
     return Plot("accuracy", "Accuracy by domain", caption, figure)
 
@@ -76,10 +80,47 @@ def _over_epochs(comparison: Comparison) -> Plot | None:
     if not curves:
         return None
     caption = (
-        "Mean over the domains of the predictions made while adapting, each before its batch's update; the band is "
-        "one standard deviation over seeds. Dashed: methods without epochs. The tables are of the last epoch's model."
+        f"Mean over the domains of the predictions made while adapting, each before its batch's update{_band(curves)}. "
+        f"{'Dashed: methods without epochs. ' if level else ''}The tables are of the last epoch's model."
     )
     return Plot("epochs", "Accuracy over epochs", caption, figures.lines(curves, "epoch", _POINTS, level=level))
+
+
+def _over_sweeps(comparison: Comparison) -> Iterator[Plot]:
+    """Yield a figure per swept key with numbers: the mean accuracy against it, a line per method and other settings."""
+    averages = comparison.summary.averages
+    found = {name: averages[name, "accuracy"] for name in comparison.variants if (name, "accuracy") in averages}
+    swept = dict.fromkeys(key for name in found for key, _ in comparison.variants[name].settings)
+    for key in swept:
+        points: dict[str, list[tuple[float, float, float | None]]] = {}
+        level = {}
+        for name, average in found.items():
+            variant = comparison.variants[name]
+            value = dict(variant.settings).get(key)
+            line = row_label(method_title(variant.method), tuple(pair for pair in variant.settings if pair[0] != key))
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                points.setdefault(line, []).append((value, 100 * average.mean, average.std))
+            elif value is None:
+                level[line] = 100 * average.mean
+        points = {line: sorted(found_here) for line, found_here in points.items() if len(found_here) > 1}
+        if not points:
+            continue
+        curves = {}
+        for line, values in points.items():
+            x, y, std = zip(*values, strict=True)
+            curves[line] = Curve(x, y, [100 * s for s in std] if all(s is not None for s in std) else None)
+        every = [x for curve in curves.values() for x in curve.x]
+        wide = min(every) > 0 and max(every) / min(every) >= 20
+        caption = (
+            f"Mean over the domains{_band(curves)}.{' Dashed: methods that do not read the key.' if level else ''}"
+        )
+        figure = figures.lines(curves, key, _POINTS, log_x=wide, level=level)
+        yield Plot(f"sweep-{key}", f"Accuracy against {key}", caption, figure)
+
+
+def _band(curves: Mapping[str, Curve]) -> str:
+    """Return the words for the band around lines, where there is one."""
+    return "; the band is one standard deviation over seeds" if any(c.std is not None for c in curves.values()) else ""
 
 
 def _over_the_stream(comparison: Comparison) -> Plot | None:
@@ -92,7 +133,7 @@ def _over_the_stream(comparison: Comparison) -> Plot | None:
     curves = _curves(comparison, running)
     if not curves:
         return None
-    caption = "Of all predictions so far, mean over the domains; the band is one standard deviation over seeds."
+    caption = f"Of all predictions so far, mean over the domains{_band(curves)}."
     return Plot("stream", "Accuracy over the stream", caption, figures.lines(curves, "images seen", _POINTS))
 
 
@@ -107,10 +148,8 @@ def _over_windows(comparison: Comparison) -> Plot | None:
     if not curves:
         return None
     collapses = {name: [one.collapsed_at[0] for one in seeds if one.collapsed_at] for name, seeds in found.items()}
-    caption = (
-        "Accuracy in windows of the stream, mean over seeds and one standard deviation; the background shows "
-        "its domains. A cross is where a method's predictions first fell into few classes."
-    )
+    cross = " A cross is where a method's predictions first fell into few classes." if any(collapses.values()) else ""
+    caption = f"Accuracy in windows of the stream{_band(curves)}; the background shows its domains.{cross}"
     bands = corruption_bands(streams[0].bands)
     figure = figures.stream(curves, bands, collapses, "images seen", _POINTS)
     return Plot("windows", "Accuracy in windows of the stream", caption, figure)
@@ -157,9 +196,10 @@ def _cost(summary: Summary) -> Plot | None:
     """Return bars of time and memory."""
     mean = {key: found.mean for key, found in summary.averages.items()}
     measures: dict[str, dict[str, float]] = {title: {} for title in _COST}
+    source = mean.get((method_title("source"), "seconds"))
     for method in summary.methods:
         if (method, "seconds") in mean and mean.get((method, "n")):
-            measures["ms per image"][method] = 1e3 * mean[method, "seconds"] / mean[method, "n"]
+            measures[_TIME][method] = 1e3 * mean[method, "seconds"] / mean[method, "n"]
         if (method, "peak_memory") in mean:
             measures["peak memory (MB)"][method] = mean[method, "peak_memory"] / 1e6
         if (method, "extra_bytes") in mean:
@@ -167,11 +207,20 @@ def _cost(summary: Summary) -> Plot | None:
     measures = {title: values for title, values in measures.items() if values}
     if not measures:
         return None
-    caption = (
-        "Wall time of the whole cell, all passes included, per image of the target set. Memory: of the process (CPU) "
-        "or given out by torch (CUDA). Kept: tensors beside the model, against TENT's; the optimiser's are left out."
-    )
-    return Plot("cost", "Cost", caption, figures.cost(measures, _COST))
+    show: dict[str, Callable[[float], str]] = dict(_COST)
+    if source:
+        per_image = measures[_TIME][method_title("source")]
+        show[_TIME] = lambda value: f"{value:.2f} ({value / per_image:.1f} ×)"
+    else:
+        measures = {title.removesuffix(" (× Source)"): values for title, values in measures.items()}
+        show["ms per image"] = _COST[_TIME]
+    notes = {
+        "ms": "Time: wall time of all passes over a domain, per image.",
+        "peak": "Memory: of the process (CPU) or given out by torch (CUDA).",
+        "kept": "Kept: tensors beside the model, against TENT's; the optimiser's are left out.",
+    }
+    caption = " ".join(note for key, note in notes.items() if any(title.startswith(key) for title in measures))
+    return Plot("cost", "Cost", caption, figures.cost(measures, show))
 
 
 def _dimensions(comparison: Comparison) -> Iterator[Plot]:

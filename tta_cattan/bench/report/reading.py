@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -102,7 +102,7 @@ def _read_run(folder: Path) -> Run:
     files = {record.cell.target: record.files for record in records}
     replaced = [record for record in records if record.files != files[record.cell.target]]
     by_row: dict[tuple[str, Settings], dict[str, list[Record]]] = {}
-    for record in records:
+    for record in sorted(records, key=_asked_order(description)):
         cell = record.cell
         if record.files == files[cell.target]:
             by_row.setdefault((cell.method, cell.settings), {}).setdefault(record.configuration, []).append(record)
@@ -127,6 +127,29 @@ def _read_run(folder: Path) -> Run:
     return Run(folder, description, variants, left_out)
 
 
+def _asked_order(description: Mapping[str, Any]) -> Callable[[Record], tuple[int, ...]]:
+    """Return the sorting key that brings records into the order of the run's rows and domains.
+
+    Note: several processes finish them in any order. What the description does not name comes last, as it is.
+    """
+    asked = Run(Path(), description, (), ())
+    rows, severities, names = (
+        found if isinstance(found, list) else []
+        for found in (
+            asked.fact("extra", "rows"),
+            asked.fact("config", "CORRUPTION", "SEVERITY"),
+            asked.fact("config", "CORRUPTION", "TYPE"),
+        )
+    )
+
+    def place(record: Record) -> tuple[int, ...]:
+        cell = record.cell
+        values = ((rows, cell.label), (severities, cell.severity), (names, cell.domain))
+        return tuple(order.index(value) if value in order else len(order) for order, value in values)
+
+    return place
+
+
 def _rank(variant: Variant, domains: Iterable[Domain]) -> tuple[bool, int]:
     """Rank the variants of a method: finished on all ``domains`` before unfinished, these by the number of cells.
 
@@ -142,7 +165,7 @@ def _rank(variant: Variant, domains: Iterable[Domain]) -> tuple[bool, int]:
 
 def _read_config(folder: Path, method: str, fingerprint: str) -> dict[str, Any]:
     """Return the resolved config of a variant by dotted key."""
-    if not (re.fullmatch(r"[\w+-]+", method) and re.fullmatch(r"[0-9a-f]+", fingerprint)):
+    if not (re.fullmatch(r"[\w+:-]+", method) and re.fullmatch(r"[0-9a-f]+", fingerprint)):
         return {}  # no run of ours uses such names: do not build a path from them
     path = config_path(folder, method, fingerprint)
     return dict(leaves(_read_mapping(path))) if path.is_file() else {}

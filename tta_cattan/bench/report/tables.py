@@ -9,9 +9,10 @@ from tta_cattan.bench.report.pairs import Pair
 from tta_cattan.bench.report.streams import accuracy_by_domain
 from tta_cattan.bench.results.summary import shown_as
 from tta_cattan.bench.results.table import MISSING, Entry, Table, mark_best, number_range
+from tta_cattan.methods import method_title
 
-_OVERVIEW = ("accuracy", "ece", "nll", "brier", "images_per_second", "peak_memory", "extra_bytes")
-_ELSEWHERE = ("n", "seconds")  # among the facts, and as images per second
+_OVERVIEW = ("accuracy", "ece", "nll", "brier", "seconds", "peak_memory", "extra_bytes")
+_ELSEWHERE = ("n", "images_per_second")  # among the facts, and as seconds
 
 
 def tables_of(comparison: Comparison, pairs: Mapping[tuple[str, str], Pair]) -> dict[str, Table]:
@@ -31,12 +32,27 @@ def _overview(comparison: Comparison) -> Table:
     summary = comparison.summary
     metrics = [*_OVERVIEW, *(m for m in summary.metrics if m not in (*_OVERVIEW, *_ELSEWHERE))]
     shown = [m for m in metrics if any((method, m) in summary.averages for method in summary.methods)]
-    columns = [map(Entry, summary.methods), *(summary.average_column(m) for m in shown)]
+    columns = [list(map(Entry, summary.methods)), *(summary.average_column(m) for m in shown)]
     caption = "Mean over the domains ± standard deviation over seeds. Best in bold, second best underlined."
     if not summary.complete:
         caption += f" Incomplete (cells missing: {summary.missing}): an average needs a seed that has every domain."
     heads = ["method", *(shown_as(m).title for m in shown)]
+    if times := _times_source(comparison):
+        place = heads.index(shown_as("seconds").title) + 1
+        heads.insert(place, "× Source")
+        columns.insert(place, times)
+        caption += " Seconds: all passes over one domain; × Source: as a multiple of the source model's."
     return Table(heads, list(zip(*columns, strict=True)), caption, "Summary", "summary")
+
+
+def _times_source(comparison: Comparison) -> list[Entry]:
+    """Return each method's time as a multiple of the source model's; nothing where that is not known."""
+    averages = comparison.summary.averages
+    base = averages.get((method_title("source"), "seconds"))
+    if base is None or not base.mean:
+        return []
+    found = [averages.get((method, "seconds")) for method in comparison.summary.methods]
+    return [_value(None if one is None else one.mean / base.mean, "{:.1f}".format) for one in found]
 
 
 def _domains(comparison: Comparison) -> Table:

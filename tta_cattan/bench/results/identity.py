@@ -99,7 +99,7 @@ def describe_run(
 
 def config_path(folder: Path, method: str, fingerprint: str) -> Path:
     """Return the path of a method's resolved config."""
-    return folder / f"config-{method}-{fingerprint}.yaml"
+    return folder / f"config-{method.replace(':', '_')}-{fingerprint}.yaml"
 
 
 def write_run_file(folder: str | os.PathLike[str], description: Mapping[str, Any]) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import Dataset
@@ -12,23 +12,38 @@ from torch.utils.data import Dataset
 from tta_cattan.bench.data import Stream, stream_of
 from tta_cattan.bench.protocols import accuracy_without_updates, run_offline, run_online, run_recovery, run_stream
 from tta_cattan.bench.protocols.stream import WINDOW
-from tta_cattan.bench.results.store import Record
+from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.run.cost import Meter, relative_cost, stored_bytes
 from tta_cattan.bench.run.plan import Job, is_stream
 from tta_cattan.bench.run.setting import Setting
+from tta_cattan.host.checkout import HostError
 from tta_cattan.methods import AdaptationMethod, setup_model
 from tta_cattan.monitor import EVENTS, Monitor
 from tta_cattan.network.copies import copy_for_adaptation, own_free_parameters
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.interrupt import raise_if_interrupted
 from tta_cattan.util.progress import progress
 
 _CLEAN = 1000  # samples without shift that a monitor is fitted to
 
 
-def run_cell(job: Job, setting: Setting) -> Record:
+class Fault(NamedTuple):
+    """A cell that a method of a host could not compute, and why."""
+
+    cell: Cell
+    reason: str
+
+
+def run_cell(job: Job, setting: Setting) -> Record | Fault:
     """Compute one cell: it depends on nothing but its config, its seed and the setting."""
+    try:
+        return _record(job, setting)
+    except HostError as fault:
+        return Fault(job.cell, str(fault))
+
+
+def _record(job: Job, setting: Setting) -> Record:
     cfg, cell, source = job.cfg, job.cell, setting.loaded.model
-    meter = Meter(setting.device)
 
     def make() -> AdaptationMethod:
         torch.manual_seed(cell.seed)
@@ -38,35 +53,47 @@ def run_cell(job: Job, setting: Setting) -> Record:
         return method
 
     if is_stream(cfg):
-        return _run_stream_cell(job, setting, make, meter)
+        return _run_stream_cell(job, setting, make)
     dataset = setting.benchmark.target(cell.target, cell.seed)
+    meter = Meter(setting.device)  # data that is made or read at once is no cost of the method that comes first
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
-    with progress(None, None, f"{cell.label} {cell.target.label} seed {cell.seed}") as bar:
-        if cfg.TEST.PROTOCOL == "recovery":
-            plain = copy_for_adaptation(source)
+    name = f"{cell.label} {cell.target.label} seed {cell.seed}"
+    if cfg.TEST.PROTOCOL == "recovery":
+        plain = copy_for_adaptation(source)
+        with progress(None, None, name) as bar:
             metrics, info = run_recovery(make, plain, setting.benchmark, stream, cfg, cell.seed, bar.update)
-            metrics, predictions = {**metrics, **meter.metrics(len(dataset))}, None
-        else:
-            method = make()
-            if cfg.TEST.PROTOCOL == "offline":
-                part = _adapted_part(stream, cfg.TEST.ADAPT_EX, cell.seed)
-                evaluation = run_offline(method, stream, cfg.TEST.EPOCHS, bar.update, part)
-            else:
-                evaluation = run_online(method, stream, bar.update)
-            metrics = {**evaluation.metrics(), **meter.metrics(len(dataset))}
-            metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
-            info, predictions = {**method.describe(), **evaluation.facts()}, evaluation.predictions()
-    return Record(cell, job.fingerprint, metrics, info, predictions)
+        return Record(cell, job.fingerprint, {**metrics, **meter.metrics(len(dataset))}, info)
+    method = make()
+    if cfg.TEST.PROTOCOL == "offline":
+        part, epochs = _adapted_part(stream, cfg.TEST.ADAPT_EX, cell.seed), cfg.TEST.EPOCHS
+        updates = len(part) * epochs if method.optimizer is not None else 0
+        with progress(None, updates + len(stream), name) as bar:
+
+            def step() -> None:
+                bar.update()
+                if bar.n % len(part) == 0:
+                    now = f"epoch {bar.n // len(part) + 1} of {epochs}" if bar.n < updates else "predicting"
+                    bar.set_postfix_str(now, refresh=False)
+
+            evaluation = run_offline(method, stream, epochs, step, part)
+    else:
+        with progress(None, len(stream), name) as bar:
+            evaluation = run_online(method, stream, bar.update)
+    metrics = {**evaluation.metrics(), **meter.metrics(len(dataset))}
+    metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
+    info = {**method.describe(), **evaluation.facts()}
+    return Record(cell, job.fingerprint, metrics, info, evaluation.predictions())
 
 
-def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMethod], meter: Meter) -> Record:
+def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMethod]) -> Record:
     """Compute the one cell of a stream."""
     cfg, cell = job.cfg, job.cell
     stream, clean = stream_of(cfg, setting.benchmark, cell.seed, setting.device), setting.benchmark.clean(cell.seed)
+    meter = Meter(setting.device)
     monitor = _monitor(make(), clean, job, setting) if cfg.STREAM.MONITOR else None
     method = make()
-    with progress(None, None, f"{cell.label} {cell.target.label} seed {cell.seed}") as bar:
+    with progress(None, len(stream), f"{cell.label} seed {cell.seed}") as bar:
         every = 1
         if not cfg.STREAM.WAITS:
             every = relative_cost(method, setting.loaded.model, next(stream.batches())[1].inputs)
@@ -76,7 +103,7 @@ def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMe
         info = {**method.describe(), **evaluation.facts(), "adapted_every": every}
         if clean is not None:
             after = Stream(clean, cfg.TEST.BATCH_SIZE, cell.seed, setting.device, cfg.TEST.NUM_WORKERS)
-            metrics["clean_accuracy"] = accuracy_without_updates(method, after, bar.update)
+            metrics["clean_accuracy"] = accuracy_without_updates(method, after, raise_if_interrupted)
     return Record(cell, job.fingerprint, metrics, info, evaluation.predictions())
 
 
@@ -99,7 +126,12 @@ def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:
     return stream.restricted(order[:n])
 
 
-def one_by_one(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record]:
-    """Yield the record of each cell, computed in this process in the order given."""
+def one_by_one(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:
+    """Yield the record of each cell, computed in this process in the order given; a row ends with its first fault."""
+    faulty = set()
     for job in jobs:
-        yield run_cell(job, settings[job.cell.label])
+        if job.cell.label not in faulty:
+            result = run_cell(job, settings[job.cell.label])
+            if isinstance(result, Fault):
+                faulty.add(job.cell.label)
+            yield result

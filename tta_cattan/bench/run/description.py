@@ -10,7 +10,7 @@ from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import sample_range
 from tta_cattan.bench.run.plan import Row, is_stream, protocol_name, seeds
 from tta_cattan.bench.run.setting import Setting, subspace_hash
-from tta_cattan.config import dump_yaml, to_dict
+from tta_cattan.config import dump_yaml, method_keys, to_dict
 from tta_cattan.util.files import sha256_text, write_text
 
 _LONGEST_SWEEP = 120  # characters; file systems allow 255 for the whole name
@@ -55,6 +55,7 @@ def write_description(
                 "protocol": protocol_name(first),
                 "seeds": seeds(first),
                 "model_origin": setting.loaded.origin,
+                "rows": [row.label for row in rows],  # in their order; the keys of a mapping are sorted
                 "fingerprints": dict(fingerprints),
                 "models": {label: one.loaded.sha256 for label, one in settings.items()},
                 "sweep": {row.label: dict(row.changes) for row in rows if row.changes},
@@ -80,5 +81,6 @@ def header_lines(rows: Sequence[Row], settings: Mapping[str, Setting], records: 
             f"{cfg.CORRUPTION.DATASET}, {samples} samples per {unit}; {model}; {protocol_name(cfg)} {how}{epochs}, "
             f"batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}"
         )
-    optimisers = [f"{row.label} {row.cfg.OPTIM.METHOD} {row.cfg.OPTIM.LR:g}" for row in rows]
-    return [*dict.fromkeys(lines), "optimiser: " + ", ".join(optimisers)]
+    own = [row for row in rows if "OPTIM.LR" in method_keys(row.method)]
+    optimisers = [f"{row.label} {row.cfg.OPTIM.METHOD} {row.cfg.OPTIM.LR:g}" for row in own]
+    return [*dict.fromkeys(lines), *(["optimiser: " + ", ".join(optimisers)] if own else [])]

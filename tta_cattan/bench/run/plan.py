@@ -175,8 +175,10 @@ def cell_fingerprint(
     if cfg.TEST.PROTOCOL != "recovery":
         deciding -= {place for place in deciding if place.startswith("RECOVERY.")}
     deciding = deciding | set(shared_keys("selection")) if is_stream(cfg) else deciding - _OF_STREAMS
+    identity = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION).identity(cfg)
     return fingerprint(
         {
+            **({"method": identity} if identity else {}),
             "config": {place: value for place, value in leaves(cfg) if place in deciding},
             "model": model_hash,
             "subspace": subspace_hash or "",

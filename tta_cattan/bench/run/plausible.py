@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from tta_cattan.alignment import Subspace
 from tta_cattan.bench.data import Benchmark, Stream
 from tta_cattan.bench.models.input_normalization import IMAGENET_MEAN, IMAGENET_STD
 from tta_cattan.bench.run.setting import Setting
@@ -53,8 +54,9 @@ def warn_of_wrong_setup(cfg: CfgNode, setting: Setting) -> None:
             "the source model is right on %d of %d %s samples, no better than chance (%.1f): %s",
             correct, len(labels), which, chance, _likely_cause(model, setting.benchmark, inputs, labels),
         )  # fmt: skip
-    if setting.subspace is not None and setting.subspace.mean is not None and setting.subspace.count:
-        distance = setting.subspace.distance(_features(cfg, setting, inputs))
+    subspace = setting.subspace
+    if isinstance(subspace, Subspace) and subspace.mean is not None and subspace.count:
+        distance = subspace.distance(_features(cfg, setting, inputs))
         if distance > (_FAR if clean else _FAR_WHEN_SHIFTED):
             logger.warning(
                 "the features of %s samples are far from those that the source subspace was fitted to (distance %.2g, "

@@ -17,7 +17,8 @@ import torch
 
 from tta_cattan.bench.results.identity import versions
 from tta_cattan.bench.results.store import Cell, Record
-from tta_cattan.bench.run.cell import run_cell
+from tta_cattan.bench.run.cell import Fault, run_cell
+from tta_cattan.bench.run.host_methods import borrow, borrowed
 from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.util.allocator import keep_freed_memory
@@ -50,7 +51,7 @@ class RayLauncher:
         if self.address not in (None, "auto"):
             _check_answers(self.address)
 
-    def __call__(self, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record]:
+    def __call__(self, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:
         """Yield the record of each cell as it is finished."""
         if jobs:
             with self._connected() as ray:
@@ -105,7 +106,7 @@ def _check_answers(address: str) -> None:
         raise UserError(f"nobody answers at {address!r} ({error}): start Ray there with `ray start --head`") from error
 
 
-def _finished(ray: ModuleType, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record]:
+def _finished(ray: ModuleType, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:
     """Submit every cell and yield the records in the order in which they come."""
     shared: dict[int, Any] = {}  # by identity: rows that share a model or a subspace share the one copy of it
 
@@ -125,13 +126,14 @@ def _finished(ray: ModuleType, jobs: Sequence[Job], settings: Mapping[str, Setti
             max_retries=_RETRIES,
         )
         parts = [put(part) for part in (setting.benchmark, setting.loaded, setting.subspace)]
-        pending[task.remote(job, setting.device, *parts, str(Path.cwd()), versions(), imported_modules())] = cell
+        here = str(Path.cwd()), versions(), imported_modules(), borrowed()
+        pending[task.remote(job, setting.device, *parts, *here)] = cell
     while pending:
         (done,), _ = ray.wait(list(pending), num_returns=1)
         yield _result(ray, done, pending.pop(done))
 
 
-def _result(ray: ModuleType, reference: Any, cell: Cell) -> Record:
+def _result(ray: ModuleType, reference: Any, cell: Cell) -> Record | Fault:
     """Return the record of a task, or raise what ended it: the user's own mistake as such, a lost worker as one."""
     try:
         return ray.get(reference)
@@ -155,7 +157,8 @@ def _compute(
     folder: str,
     expected: Mapping[str, str],
     modules: Sequence[str],
-) -> Record:
+    hosts: Mapping[str, Sequence[str]],
+) -> Record | Fault:
     """Compute a cell in a worker, on one thread; a worker with other versions would give results that are no peers."""
     here = versions()
     for name, version in expected.items():
@@ -167,6 +170,8 @@ def _compute(
     if Path(folder).is_dir():  # relative paths of the config are the driver's
         os.chdir(folder)
     load_plugins(modules)
+    for path, names in hosts.items():
+        borrow(path, names)
     torch.set_num_threads(1)
     keep_freed_memory()
     return run_cell(job, Setting(benchmark, loaded, device, subspace))

@@ -16,8 +16,9 @@ from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.predictions import checkpoint_path
 from tta_cattan.bench.results.store import Cell, Record, ResultsStore, row_label
 from tta_cattan.bench.results.summary import Summary, summarise
-from tta_cattan.bench.run.cell import one_by_one
+from tta_cattan.bench.run.cell import Fault, one_by_one
 from tta_cattan.bench.run.description import header_lines, run_folder, write_description
+from tta_cattan.bench.run.estimate import describe, estimate
 from tta_cattan.bench.run.log import error_line, setup_logging
 from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells
 from tta_cattan.bench.run.plausible import warn_of_wrong_setup
@@ -29,12 +30,13 @@ from tta_cattan.bench.run.setting import (
     rehearse_rows,
     subspace_hash,
 )
+from tta_cattan.util.errors import UserError
 from tta_cattan.util.progress import progress
 
 logger = logging.getLogger(__name__)
 
 # Jobs and the setting of each row -> their records, as they are finished.
-Launcher = Callable[[Sequence[Job], Mapping[str, Setting]], Iterator[Record]]
+Launcher = Callable[[Sequence[Job], Mapping[str, Setting]], Iterator[Record | Fault]]
 
 
 class Outcome(NamedTuple):
@@ -45,12 +47,13 @@ class Outcome(NamedTuple):
     records: list[Record]
 
 
-def dry_run(rows: Sequence[Row]) -> None:
-    """Do all of a comparison that can fail on the user's side and nothing that takes long or writes."""
+def dry_run(rows: Sequence[Row]) -> str:
+    """Do all of a comparison that can fail on the user's side, write nothing, and return what would run."""
     benchmarks = _checked(rows)
     check_files(rows, benchmarks)
-    cells = plan_cells(rows, _domains(rows, benchmarks))
-    logger.info("dry run: %d cells would be computed; the configuration and the data are in order", len(cells))
+    estimates = [estimate(row, benchmark) for row, benchmark in zip(rows, benchmarks, strict=True)]
+    logger.info("dry run: nothing was computed or written; the configuration and the data are in order")
+    return describe(rows, benchmarks, estimates)
 
 
 def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
@@ -71,10 +74,15 @@ def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
         write_description(folder, rows, settings, fingerprints)
         if any(store.find(job.cell, job.fingerprint) is None for job in jobs):
             _warn(rows, settings)
-        _compute(jobs, store, settings, launcher)
+        left_out = _compute(jobs, store, settings, launcher)
+        rows = [row for row in rows if row.label not in left_out]
+        jobs = [job for job in jobs if job.cell.label not in left_out]
+        if not rows:
+            raise UserError(f"no method could run: {'; '.join(left_out.values())}")
         found = [record for job in jobs if (record := store.find(job.cell, job.fingerprint))]
         summary = summarise(found, expected=[job.cell for job in jobs])
-        summary.write(folder, header_lines(rows, settings, found))
+        reasons = [f"left out: {reason}" for reason in left_out.values()]
+        summary.write(folder, [*header_lines(rows, settings, found), *reasons])
     return Outcome(summary, folder, found)
 
 
@@ -120,16 +128,24 @@ def _jobs(
     return jobs
 
 
-def _compute(jobs: Sequence[Job], store: ResultsStore, settings: Mapping[str, Setting], launcher: Launcher) -> None:
-    """Compute the cells that the store lacks, and log each domain's error in TENT's format once it is whole."""
+def _compute(
+    jobs: Sequence[Job], store: ResultsStore, settings: Mapping[str, Setting], launcher: Launcher
+) -> dict[str, str]:
+    """Compute the cells that the store lacks, and log each domain's error in TENT's format once it is whole.
+
+    Return the rows that a method of a host could not compute, with the reason.
+    """
+    left_out: dict[str, str] = {}
     there = [record for job in jobs if (record := store.find(job.cell, job.fingerprint))]
     missing = [job for job in jobs if store.find(job.cell, job.fingerprint) is None]
     if there:
-        logger.info("%d of %d cells are there already", len(there), len(jobs))
+        logger.info("%d of %d results are there already", len(there), len(jobs))
     wanted = Counter((job.cell.label, job.cell.target) for job in jobs)
+    logger.info("below is the error of each domain, 100 %% - accuracy, as in TENT's logs; the table has the accuracy")
     shown = ""
     accuracies: dict[tuple[str, Domain], list[float]] = defaultdict(list)
-    for record in progress(chain(there, _kept(launcher(missing, settings), store)), len(jobs), "cells"):
+    computed = _kept(launcher(missing, settings), store, left_out)
+    for record in progress(chain(there, computed), len(jobs), "results"):
         cell = record.cell
         found = accuracies[cell.label, cell.target]
         found.append(record.metrics.get("accuracy", float("nan")))
@@ -138,11 +154,16 @@ def _compute(jobs: Sequence[Job], store: ResultsStore, settings: Mapping[str, Se
                 shown = cell.label
                 logger.info("test-time adaptation: %s", row_label(cell.method.upper(), cell.settings))
             logger.info(error_line(cell.target.label, sum(found) / len(found)))
+    return left_out
 
 
-def _kept(records: Iterator[Record], store: ResultsStore) -> Iterator[Record]:
-    """Yield each record once it is on the disk."""
+def _kept(records: Iterator[Record | Fault], store: ResultsStore, left_out: dict[str, str]) -> Iterator[Record]:
+    """Yield each record once it is on the disk; keep a row's first fault in ``left_out``."""
     for record in records:
+        if isinstance(record, Fault):
+            if left_out.setdefault(record.cell.label, record.reason) is record.reason:
+                logger.warning("left out: %s", record.reason)
+            continue
         store.append(record)
         checkpoint_path(store.folder, record.cell, record.fingerprint).unlink(missing_ok=True)
         yield record

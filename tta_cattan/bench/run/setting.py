@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.alignment import Subspace
+from tta_cattan.alignment import SourceMoments, Subspace
 from tta_cattan.bench.data import Benchmark, Stream, benchmark_of
 from tta_cattan.bench.data.domain_stream import check_stream
 from tta_cattan.bench.models.checkpoints import read_checkpoint
 from tta_cattan.bench.models.zoo import LoadedModel, check_arch, resolve_device, untrained_model
 from tta_cattan.bench.run.cost import tent_bytes
 from tta_cattan.bench.run.plan import Row, cell_fingerprint, is_stream
-from tta_cattan.bench.source.fitting import aligning_method, feature_place
+from tta_cattan.bench.source.fitting import aligning_method, feature_place, forward_method
 from tta_cattan.bench.source.model import require_trained, source_model
-from tta_cattan.bench.source.subspace import check_source_basis, source_subspace
+from tta_cattan.bench.source.subspace import check_source_basis, source_choice, source_subspace
 from tta_cattan.config import leaves, shared_keys
-from tta_cattan.methods import ADAPTATION_REGISTRY, setup_model
+from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, setup_model
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_tensors
 
@@ -37,12 +37,12 @@ _SOURCE_ROLES = ("data", "model", "weights", "selection", "place")
 
 @dataclass(frozen=True)
 class Setting:
-    """The data, the source model and, for a method that needs it, the source subspace."""
+    """The data, the source model and, for a method that needs it, the source subspace or the source's moments."""
 
     benchmark: Benchmark
     loaded: LoadedModel
     device: torch.device
-    subspace: Subspace | None = None
+    subspace: Subspace | SourceMoments | None = None
 
     @cached_property
     def tent_bytes(self) -> int:
@@ -107,10 +107,12 @@ def prepare_settings(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> li
     return settings
 
 
-def subspace_hash(subspace: Subspace | None) -> str | None:
-    """Return the hash of all that a method reads of a subspace."""
+def subspace_hash(subspace: Subspace | SourceMoments | None) -> str | None:
+    """Return the hash of all that a method reads of a subspace, or of the source's moments."""
     if subspace is None:
         return None
+    if isinstance(subspace, SourceMoments):
+        return sha256_tensors(subspace.tensors())
     tensors = {"basis": subspace.basis, "eigenvalues": subspace.eigenvalues, "count": torch.tensor(subspace.count)}
     return sha256_tensors(tensors if subspace.mean is None else {**tensors, "mean": subspace.mean})
 
@@ -148,17 +150,22 @@ def rehearse_rows(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
             rehearse(row.cfg, model, benchmark)
 
 
-def rehearse(cfg: CfgNode, model: nn.Module, benchmark: Benchmark, subspace: Subspace | None = None) -> None:
-    """Build the method of ``cfg`` on a copy of ``model``, whatever its weights.
+def rehearse(
+    cfg: CfgNode, model: nn.Module, benchmark: Benchmark, subspace: Subspace | SourceMoments | None = None
+) -> AdaptationMethod:
+    """Build the method of ``cfg`` on a copy of ``model``, whatever its weights, and return it.
 
     Note: a source subspace that is yet to be fitted is stood in for by one of as many directions as it will have.
     """
     method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
     if method.needs_source_subspace(cfg) and subspace is None:
-        choice = method.value_in(cfg, "source_basis")
-        # The model may be untrained still; whether a file is of the trained one is seen when that is there.
-        subspace = _stand_in(cfg, model, benchmark) if choice == "auto" else Subspace.load(choice).without_model()
-    setup_model(copy.deepcopy(model), cfg, benchmark.num_classes, subspace)
+        choice = source_choice(cfg)
+        if choice == "auto":
+            subspace = _stand_in(cfg, model, benchmark)
+        elif method.source_argument == "source_subspace":
+            # The model may be untrained still; whether a file is of the trained one is seen when that is there.
+            subspace = Subspace.load(choice).without_model()
+    return setup_model(copy.deepcopy(model), cfg, benchmark.num_classes, subspace)
 
 
 def first_inputs(benchmark: Benchmark) -> Tensor:
@@ -182,7 +189,9 @@ def check_inputs(cfg: CfgNode, model: nn.Module, inputs: Tensor) -> None:
         ) from error
 
 
-def _stand_in(cfg: CfgNode, model: nn.Module, benchmark: Benchmark) -> Subspace:
+def _stand_in(cfg: CfgNode, model: nn.Module, benchmark: Benchmark) -> Subspace | SourceMoments:
+    if forward_method(cfg):
+        return SourceMoments({}, {}, {}, torch.zeros(1), torch.eye(1), 1)
     method = aligning_method(cfg)
     layer, centered = method.value_in(cfg, "layer"), method.value_in(cfg, "centering") != "none"
     inputs = first_inputs(benchmark) if layer else None

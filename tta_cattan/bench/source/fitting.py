@@ -1,4 +1,4 @@
-"""Fitting the source subspace: streamed, distributed, resumable."""
+"""Fitting the source subspace (streamed, distributed, resumable), and taking the source's moments."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from tta_cattan import __version__
-from tta_cattan.alignment import FeatureMoments, Subspace, subspace_of_moments
+from tta_cattan.alignment import FeatureMoments, SourceMoments, Subspace, fit_source_moments, subspace_of_moments
+from tta_cattan.alignment.recolouring import ENOUGH_IMAGES
 from tta_cattan.alignment.subspace import sha256_weights
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.sampling import per_class
 from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.models.zoo import LoadedModel, resolve_device
 from tta_cattan.bench.source.distributed import ALONE, Workers
-from tta_cattan.methods import ADAPTATION_REGISTRY, CATTAn
+from tta_cattan.methods import ADAPTATION_REGISTRY, CATTAn, CATTAnForward
 from tta_cattan.network.layers import find_classifier, iterate_features
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
@@ -72,6 +73,23 @@ def fit_source_subspace(
     moments = _absorb(moments, features, len(mine), done, checkpoint, identity)
     whole = reduce_moments(moments, workers)
     return subspace_of_moments(whole, d, _centered(cfg), provenance, layer)
+
+
+def fit_moments(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> SourceMoments:
+    """Take the moments of the benchmark's source data: of as many images, in seeded order, as are enough."""
+    data = per_class(benchmark.source(), cfg.SOURCE.PER_CLASS, cfg.RNG_SEED)
+    stream = Stream(data, cfg.TEST.BATCH_SIZE, cfg.RNG_SEED, resolve_device(cfg.DEVICE), cfg.TEST.NUM_WORKERS)
+    enough = range(min(len(stream), -(-ENOUGH_IMAGES // cfg.TEST.BATCH_SIZE)))
+    inputs = (batch.inputs for batch in progress(stream.only(enough), len(enough), "taking the source's moments"))
+    provenance = describe_fit(cfg, loaded, benchmark, min(len(data), ENOUGH_IMAGES))
+    return fit_source_moments(loaded.model, inputs, CATTAnForward.value_in(cfg, "channels"), provenance)
+
+
+def forward_method(cfg: CfgNode) -> type[CATTAnForward] | None:
+    """Return the class of the config's method if it needs the source's moments."""
+    name = cfg.MODEL.ADAPTATION
+    method = ADAPTATION_REGISTRY.get(name) if name in ADAPTATION_REGISTRY else CATTAn
+    return method if issubclass(method, CATTAnForward) else None
 
 
 def aligning_method(cfg: CfgNode) -> type[CATTAn]:

@@ -1,4 +1,4 @@
-"""Finding the source subspace that a run needs."""
+"""Finding what a run needs of its source: CATTAn's subspace, or the moments of CATTAn-F."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tta_cattan.alignment import Subspace
-from tta_cattan.alignment.subspace import find_subspaces, sha256_weights, subspace_path
+from tta_cattan.alignment import SourceMoments, Subspace
+from tta_cattan.alignment.subspace import find_subspaces, moments_name, sha256_weights, subspace_path
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.models.zoo import LoadedModel
-from tta_cattan.bench.source.fitting import aligning_method, fit_source_subspace, remove_checkpoint
+from tta_cattan.bench.source.fitting import (
+    aligning_method,
+    fit_moments,
+    fit_source_subspace,
+    forward_method,
+    remove_checkpoint,
+)
 from tta_cattan.config import get_defaults
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_text
@@ -21,24 +27,37 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MODEL_ALONE = ("classifier", "none")
 
-def source_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Subspace | None:
-    """Return the subspace that the method's ``SOURCE_BASIS`` names: a file's, or the kept or newly fitted one ("auto").
 
-    Note: None stands for "classifier", which needs nothing but the model.
+def source_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Subspace | SourceMoments | None:
+    """Return what the method's ``SOURCE_BASIS`` or ``SOURCE_MOMENTS`` names: a file's, or the kept or newly fitted one.
+
+    Note: None stands for "classifier" and "none", which need nothing but the model.
     """
-    choice = aligning_method(cfg).value_in(cfg, "source_basis")
-    if choice == "classifier":
+    choice = source_choice(cfg)
+    if choice in _MODEL_ALONE:
         return None
-    return kept_subspace(cfg, loaded, benchmark) if choice == "auto" else _read(loaded, Path(choice))
+    return kept_subspace(cfg, loaded, benchmark) if choice == "auto" else _read(cfg, loaded, Path(choice))
 
 
-def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Subspace:
-    """Return the subspace of a model from its file in CKPT_DIR, or fit it to the source data and keep it."""
+def source_choice(cfg: CfgNode) -> str:
+    """Return the value of the key that says where the method's knowledge of the source comes from."""
+    forward = forward_method(cfg)
+    return forward.value_in(cfg, "source_moments") if forward else aligning_method(cfg).value_in(cfg, "source_basis")
+
+
+def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Subspace | SourceMoments:
+    """Return the subspace or the moments of a model from the file in CKPT_DIR, or fit and keep them."""
     path = auto_path(cfg, loaded, benchmark)
     if path.is_file():
-        return _read(loaded, path)
-    require_source_data(benchmark, path)
+        return _read(cfg, loaded, path)
+    require_source_data(cfg, benchmark, path)
+    if forward_method(cfg):
+        moments = fit_moments(cfg, loaded, benchmark)
+        moments.save(path)
+        logger.info("source moments of %d samples (kept in %s)", moments.count, path)
+        return moments
     subspace = fit_source_subspace(cfg, loaded, benchmark, path)
     subspace.save(path)
     remove_checkpoint(path)
@@ -47,8 +66,14 @@ def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Su
 
 
 def default_path(cfg: CfgNode, loaded: LoadedModel) -> Path:
-    """Return where the subspace of a model is kept in CKPT_DIR."""
-    return subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, sha256_weights(loaded.model), *_kind(cfg))
+    """Return where the subspace or the moments of a model are kept in CKPT_DIR."""
+    return _place(cfg, sha256_weights(loaded.model))
+
+
+def _place(cfg: CfgNode, weights: str) -> Path:
+    path = subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, weights, *_kind(cfg))
+    forward = forward_method(cfg)
+    return path.with_name(moments_name(path, forward.value_in(cfg, "channels"))) if forward else path
 
 
 def auto_path(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Path:
@@ -60,30 +85,40 @@ def auto_path(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Path:
     if not asked:
         return path
     if path.is_file():
-        made = Subspace.load(path).provenance
+        made = _artefact(cfg).load(path).provenance
         if all(made.get(key) == value for key, value in asked.items()):
             return path
     return path.with_stem(f"{path.stem}-{sha256_text(json.dumps(asked, sort_keys=True))[:8]}")
 
 
 def check_source_basis(cfg: CfgNode, benchmark: Benchmark) -> None:
-    """Check what the method's ``SOURCE_BASIS`` needs, as far as that is possible without the model."""
-    choice = aligning_method(cfg).value_in(cfg, "source_basis")
+    """Check what ``SOURCE_BASIS`` or ``SOURCE_MOMENTS`` needs, as far as that is possible without the model."""
+    choice = source_choice(cfg)
     if choice == "auto":
-        if not find_subspaces(cfg.CKPT_DIR, *_kind(cfg), arch=cfg.MODEL.ARCH):
-            require_source_data(benchmark, subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, "*", *_kind(cfg)))
-    elif choice != "classifier":
-        Subspace.load(choice)
-
-
-def require_source_data(benchmark: Benchmark, path: Path) -> None:
-    """Raise a UserError that names the alternatives if there is no source data."""
-    if not benchmark.has_source():
-        raise UserError(
-            f"CATTAn needs a source subspace, and {path} does not exist. With the source training images, make it "
-            "once: `tta-cattan fit-source --cfg FILE DATA.SOURCE_DIR <folder of class folders>`. Without them: "
-            "CATTAN.SOURCE_BASIS classifier (the model is enough), or CATTAN.SOURCE_BASIS <a file somebody shared>"
+        wanted = _place(cfg, "*")
+        kept = (
+            wanted.parent.glob(wanted.name)
+            if forward_method(cfg)
+            else find_subspaces(cfg.CKPT_DIR, *_kind(cfg), arch=cfg.MODEL.ARCH)
         )
+        if not any(kept):
+            require_source_data(cfg, benchmark, wanted)
+    elif choice not in _MODEL_ALONE:
+        _artefact(cfg).load(choice)
+
+
+def require_source_data(cfg: CfgNode, benchmark: Benchmark, path: Path) -> None:
+    """Raise a UserError that names the alternatives if there is no source data."""
+    if benchmark.has_source():
+        return
+    forward = forward_method(cfg)
+    needed = "CATTAn-F needs the source's moments" if forward else "CATTAn needs a source subspace"
+    key = "CATTAN_FORWARD.SOURCE_MOMENTS" if forward else "CATTAN.SOURCE_BASIS"
+    raise UserError(
+        f"{needed}, and {path} does not exist. With the source training images, make it once: `tta-cattan fit-source "
+        f"--cfg FILE DATA.SOURCE_DIR <folder of class folders>`. Without them: {key} "
+        f"{'none' if forward else 'classifier'} (the model is enough), or {key} <a file somebody shared>"
+    )
 
 
 def _asked(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
@@ -102,19 +137,24 @@ def _kind(cfg: CfgNode) -> tuple[bool, str]:
     return method.value_in(cfg, "centering") != "none", method.value_in(cfg, "layer")
 
 
-def _read(loaded: LoadedModel, path: Path) -> Subspace:
-    """Return the subspace in a file; one that was fitted for another model is refused.
+def _artefact(cfg: CfgNode) -> type[Subspace] | type[SourceMoments]:
+    return SourceMoments if forward_method(cfg) else Subspace
+
+
+def _read(cfg: CfgNode, loaded: LoadedModel, path: Path) -> Subspace | SourceMoments:
+    """Return the subspace or the moments in a file; what was fitted for another model is refused.
 
     Note: a file of the user's own making names no model; its dimensions are checked when it is used.
     """
-    subspace = Subspace.load(path)
-    made_for, weights = subspace.provenance.get("weights_sha256"), sha256_weights(loaded.model)
+    found = _artefact(cfg).load(path)
+    kind = "moments" if forward_method(cfg) else "subspace"
+    made_for, weights = found.provenance.get("weights_sha256"), sha256_weights(loaded.model)
     if made_for is None:
-        logger.warning("subspace file %s does not say which model it was fitted for", path)
+        logger.warning("%s file %s does not say which model it was fitted for", kind, path)
     elif made_for != weights:
         raise UserError(
-            f"subspace file {path} was made for the model {str(made_for)[:12]}, and this model is {weights[:12]}: "
+            f"{kind} file {path} was made for the model {str(made_for)[:12]}, and this model is {weights[:12]}: "
             "make one for this model with `tta-cattan fit-source`"
         )
-    logger.info("source subspace: %d directions of %d samples, from %s", subspace.d, subspace.count, path)
-    return subspace
+    logger.info("source %s of %d samples, from %s", kind, found.count, path)
+    return found

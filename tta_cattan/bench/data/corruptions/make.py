@@ -35,7 +35,7 @@ RECIPE_FILE = "corruptions.json"
 _EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 _MOST_CLASSES = 256  # labels.npy is uint8
 _JPEG_QUALITY = 85  # ImageNet-C's files are stored with it
-_ROWS_PER_SEVERITY = 10000  # CIFAR-C's files have this many rows per severity, and its loaders count on it
+CIFAR_ROWS = 10000  # per severity in CIFAR-C's files; other frameworks' loaders count on it
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Task:
     size: int = 224
     frost: Path | None = None
     workers: int = 0
+    padded: bool = False
 
     def recipe(self) -> dict[str, Any]:
         """Return what determines the images."""
@@ -74,14 +75,16 @@ def corrupt_folder(images: Path, out: Path, task: Task) -> tuple[int, int]:
 
 
 def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
-    """Write ``out/<corruption>.npy`` (5 x 10,000 rows) and ``labels.npy`` for an ``.npz`` file; return (made, kept).
+    """Write ``out/<corruption>.npy`` and ``labels.npy`` for an ``.npz`` file with n images; return (made, kept).
 
-    Note: CIFAR-C's layout has 10,000 rows per severity; the rows of missing images and severities stay zero.
-    ``labels.npy`` has the true number of images, so that padding is never taken for images.
+    A file has n rows for each of the five severities, or CIFAR-C's 10,000 where the task is ``padded``.
+
+    Note: the rows of missing severities, and of padding, are zero. ``labels.npy`` has the true number of images, so
+    that padding is never taken for images.
     """
     x, y = read_npz(images, ("x", "y"))
     check_images(images, x, y, _MOST_CLASSES)
-    x, y = x[:_ROWS_PER_SEVERITY], y[:_ROWS_PER_SEVERITY]
+    x, y = x[:CIFAR_ROWS], y[:CIFAR_ROWS]
     keep_recipe(out, task.recipe(), [images], images.parent, [out / f"{name}.npy" for name in task.corruptions])
     save_array(out / "labels.npy", y.astype(np.uint8))
     todo = [name for name in task.corruptions if _absent_severities(out / f"{name}.npy", x, task)]
@@ -152,14 +155,18 @@ def _absent_severities(path: Path, x: np.ndarray, task: Task) -> list[int]:
     """Return the severities missing from a corruption's file: their rows are zero, or made from fewer images."""
     if not path.is_file():
         return list(task.severities)
-    rows = _open_rows(path, x)
-    starts = {severity: (severity - 1) * _ROWS_PER_SEVERITY for severity in task.severities}
+    rows = _open_rows(path, _shape(x, task))
+    starts = {severity: (severity - 1) * len(rows) // 5 for severity in task.severities}
     return [s for s, start in starts.items() if not (rows[start].any() and rows[start + len(x) - 1].any())]
 
 
-def _open_rows(path: Path, x: np.ndarray) -> np.ndarray:
+def _shape(x: np.ndarray, task: Task) -> tuple[int, ...]:
+    """Return the shape of a corruption's file."""
+    return (5 * (CIFAR_ROWS if task.padded else len(x)), *x.shape[1:])
+
+
+def _open_rows(path: Path, wanted: tuple[int, ...]) -> np.ndarray:
     """Memory-map the rows of an existing file; refuse one of other images."""
-    wanted = (5 * _ROWS_PER_SEVERITY, *x.shape[1:])
     rows = open_npy(path, "remove it or choose another output folder")
     if rows.shape != wanted:
         raise UserError(f"{path} exists with the shape {rows.shape}, not {wanted}: choose another output folder")
@@ -203,13 +210,13 @@ def _corrupt_image_file(root: Path, out: Path, task: Task, path: Path) -> int:
 def _corrupt_array(x: np.ndarray, out: Path, task: Task, corruption: str) -> None:
     """Write the severities of one corruption that its file lacks."""
     path = out / f"{corruption}.npy"
-    rows = np.zeros((5 * _ROWS_PER_SEVERITY, *x.shape[1:]), dtype=np.uint8)
+    rows: np.ndarray = np.zeros(_shape(x, task), dtype=np.uint8)
     if path.is_file():
-        rows[:] = _open_rows(path, x)
+        rows[:] = _open_rows(path, rows.shape)
     textures = _textures(task.frost) if corruption == "frost" else None
     for severity in _absent_severities(path, x, task):
         made = corrupt_batch(x, corruption, severity, strengths=task.strengths, seed=task.seed, frost_textures=textures)
-        rows[(severity - 1) * _ROWS_PER_SEVERITY :][: len(x)] = made
+        rows[(severity - 1) * len(rows) // 5 :][: len(x)] = made
     save_array(path, rows)
 
 

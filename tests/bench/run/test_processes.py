@@ -1,0 +1,62 @@
+"""Results computed in several processes of one machine: the same figures, and nobody is left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from digits_runs import compare, main_in_process, read_cells, start
+
+from tta_cattan.bench.run import processes
+from tta_cattan.cli.main import main
+
+
+def test_the_figures_are_those_of_one_process_streams_too(tmp_path):
+    stream = {"SETTING": "continual", "TEST.PROTOCOL": "online"}
+    for name, options in (("one", []), ("two", ["--workers", "1"])):
+        assert main(compare(tmp_path / name, "source,cattan", *options, **stream)) == 0
+    assert len(one := read_cells(tmp_path / "one")) == 2 and one == read_cells(tmp_path / "two")
+    assert not multiprocessing.active_children()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="processes are found by /proc")
+def test_a_lost_worker_is_one_line(tmp_path):
+    arguments = compare(tmp_path / "save", "tent", "--workers", "1", SEEDS=",".join(map(str, range(500))))
+    process = start(main_in_process, arguments, str(tmp_path / "output"))
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "save").glob("*/predictions/*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    workers = [pid for pid in children_of(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(workers[0], signal.SIGKILL)
+    process.join(60)
+    assert process.exitcode == 2
+    assert "a worker process was lost (exit code -9)" in (tmp_path / "output").read_text().splitlines()[-1]
+
+
+def test_a_worker_ends_with_its_parent(monkeypatch):
+    for name in ("signal.signal", "hide_progress", "torch.set_num_threads"):  # of this process they stay
+        monkeypatch.setattr(f"tta_cattan.bench.run.processes.{name}", lambda *_: None)
+    ours, theirs = multiprocessing.Pipe()
+    ours.send_bytes(processes.pickle.dumps(({}, [])))
+    ours.close()
+    processes._work(theirs)
+
+
+def test_what_a_worker_raises_is_raised_here(tmp_path, capsys):
+    class Connection:
+        def recv_bytes(self):
+            return processes.pickle.dumps((KeyError("inside"), "its traceback"))
+
+    with pytest.raises(KeyError, match="inside") as raised:
+        processes._received(Connection(), None)
+    assert "its traceback" in str(raised.value.__cause__)
+    assert main(compare(tmp_path, "cattan", "--workers", "1", **{"CATTAN.D": 5000})) == 2
+    assert "CATTAN.D = 5000" in capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,206 @@
+"""CATTAn-F: the domains it tells apart, what it leaves alone, rubbish, and the network it folds into."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from small_networks import ConvNet, build, images, network, target_batches
+from torch import nn
+
+from tta_cattan import CATTAnForward, UserError, fit_source_moments
+from tta_cattan.methods.cattan_forward import skew_of
+
+SHIFTS = {"bright": (1.0, 1.5), "dark": (1.0, -1.5), "flat": (0.2, 0.0), "strong": (3.0, -1.0)}
+
+
+def shifted(name, seed, n=16):
+    scale, offset = SHIFTS[name]
+    return scale * images(n, seed) + offset
+
+
+def moments(method):
+    """Return the first layer's moments of the domain at hand."""
+    return method.target.domain.moments["norm1"]
+
+
+def assert_source(method, net=None, seed=900):
+    x = images(32, seed)
+    assert torch.equal(method.predict(x), (network() if net is None else net)(x).detach())
+
+
+def test_source_images_pass_unchanged_and_leave_nothing():
+    method, net = build("cattan_forward"), network()
+    for seed in range(3, 9):
+        x = images(16, seed)
+        assert torch.equal(method(x), net(x).detach())
+    assert method.target.domains == [] and method.describe()["source_moments"] == "data"
+
+
+@pytest.mark.parametrize("batch_size", [16, 4, 1])
+def test_domains_that_recur_are_known_again_and_the_source_stays_the_source(batch_size):
+    method, net = build("cattan_forward"), network()
+    seen = []
+    for cycle in range(3):
+        for number, name in enumerate(("bright", "dark")):
+            for x in shifted(name, 50 * cycle + number, 32).split(batch_size):
+                assert torch.isfinite(method(x)).all()
+            seen.append(method.target.domain.signature.clone())
+    x = shifted("bright", 77)
+    assert (method.predict(x) - net(x)).abs().max() > 1e-2
+    assert len(method.target.domains) <= 3, "what recurs is not new"
+    assert (seen[4] - seen[0]).norm() < 0.3 * (seen[4] - seen[1]).norm()
+    assert_source(method)
+
+
+def test_alignment_gives_the_layers_the_moments_of_the_source():
+    net = network()
+    method = build("cattan_forward", net, scale=1e-6)
+    for seed in range(12):
+        method(shifted("strong", seed, 32))
+    seen, x = [], shifted("strong", 99, 256)
+    plain = method.fold()
+    plain.norm1.register_forward_hook(lambda _, args, out: seen.append(out))
+    plain(x)
+    found, wanted = seen[0], network().norm1(network().conv1(images(256, 98)))
+    unaligned = network().norm1(network().conv1(x))
+
+    def error(values):
+        rows, others = (v.transpose(0, 1).flatten(1) for v in (values, wanted))
+        return (torch.cov(rows) - torch.cov(others)).norm() + (rows.mean(1) - others.mean(1)).norm()
+
+    assert error(found) < 0.2 * error(unaligned)
+
+
+def test_a_domain_beyond_the_last_slot_takes_the_place_of_the_oldest():
+    method = build("cattan_forward", slots=2)
+    for name in ("bright", "flat", "strong"):
+        method(shifted(name, 1))
+    first, second = (domain.signature for domain in method.target.domains)
+    assert len(method.target.domains) == 2
+    probe = build("cattan_forward")
+    probe(shifted("flat", 1)), probe(shifted("strong", 1))
+    assert torch.equal(first, probe.target.domains[0].signature)
+    assert torch.equal(second, probe.target.domains[1].signature)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_images_that_are_not_finite_touch_nothing(bad):
+    method, clean = build("cattan_forward"), build("cattan_forward")
+    for seed in range(4):
+        x = shifted("bright", seed)
+        spoilt = torch.cat([x[:5], torch.full_like(x[:1], bad), x[5:]])
+        found, expected = method(spoilt), clean(x)
+        assert found[5].isnan().all()
+        torch.testing.assert_close(torch.cat([found[:5], found[6:]]), expected, atol=1e-5, rtol=0)
+    assert method(torch.full_like(x, bad)).shape == expected.shape
+    torch.testing.assert_close(moments(method).cov, moments(clean).cov, atol=1e-6, rtol=1e-5)
+    assert method.describe()["skipped_steps"] == 5
+    assert_source(method)
+
+
+def test_one_huge_image_does_not_reach_the_others():
+    method, clean = build("cattan_forward"), build("cattan_forward")
+    for seed in range(4):
+        x = shifted("bright", seed)
+        found = method(torch.cat([x, 1e6 * x[:1]]))
+        torch.testing.assert_close(found[:-1], clean(x), atol=1e-5, rtol=0)
+    torch.testing.assert_close(moments(method).cov, moments(clean).cov, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        lambda x: 1e6 * x,
+        lambda x: 1e30 * x,
+        lambda x: torch.full_like(x, 0.3),
+        lambda x: 5 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)),
+    ],
+    ids=["huge", "beyond float32's squares", "constant", "noise"],
+)
+def test_rubbish_between_leaves_known_domains_and_the_source_alone(rubbish):
+    method, clean = build("cattan_forward"), build("cattan_forward")
+    x = shifted("bright", 1)
+    for one in (method, clean):
+        one(x)
+    for seed in range(10):
+        method(rubbish(images(16, seed)))
+    later = shifted("bright", 2)
+    torch.testing.assert_close(method(later), clean(later), atol=1e-4, rtol=0)
+    assert all(torch.isfinite(m.cov).all() for d in method.target.domains for m in d.moments.values())
+    assert_source(method)
+
+
+def test_predicting_changes_nothing_and_the_same_batch_counts_once():
+    method = build("cattan_forward", steps=3)
+    x = shifted("bright", 1)
+    method(x)
+    assert moments(method) is not None and method.target.domain.count == 16
+    before = copy.deepcopy(method.target.domain)
+    for name in SHIFTS:
+        method.predict(shifted(name, 5))
+    assert len(method.target.domains) == 1
+    assert torch.equal(before.moments["norm2"].cov, method.target.domain.moments["norm2"].cov)
+
+
+@pytest.mark.parametrize("source", ["data", "running statistics"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_folds_into_the_source_architecture(source, bias):
+    net = network()
+    if not bias:
+        net.conv2 = nn.Conv2d(6, 12, 3, 2, 1, bias=False)
+    given = {} if source == "data" else {"source_moments": None}
+    method = build("cattan_forward", net, **given)
+    for seed in range(3):
+        method(shifted("bright", seed))
+    plain, x = method.fold(), shifted("bright", 9)
+    assert type(plain) is ConvNet and plain.state_dict().keys() == net.state_dict().keys()
+    torch.testing.assert_close(plain(x), method.predict(x), atol=1e-5, rtol=0)
+    assert (plain(x) - net(x)).abs().max() > 1e-2
+    singles = torch.cat([plain(one) for one in x.split(1)])
+    torch.testing.assert_close(singles, plain(x), atol=1e-5, rtol=0)
+    assert method.describe()["source_moments"] == source
+
+
+def test_a_layer_without_a_convolution_before_it_folds_only_its_variances():
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 6, 3), nn.ReLU(), nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
+    net = nn.Sequential(*layers).eval()
+    source = fit_source_moments(net, [images(64, 1)])
+    method = CATTAnForward(copy.deepcopy(net), source_moments=source)
+    method(shifted("strong", 1, 64))
+    assert method.target.domain.maps["2"][0].ndim == 2
+    with pytest.raises(UserError, match=r"directly before '2'.*CATTAN_FORWARD.CHANNELS 0"):
+        method.fold()
+    method = CATTAnForward(copy.deepcopy(net), source_moments=source, channels=0)
+    method(shifted("strong", 1, 64))
+    x = shifted("strong", 2)
+    torch.testing.assert_close(method.fold()(x), method.predict(x), atol=1e-5, rtol=0)
+
+
+def test_the_skew_of_class_frequencies():
+    assert skew_of(None) == 0.0
+    assert skew_of(torch.full((10,), 50.0)) == 0.0
+    assert skew_of(torch.tensor([1e6] + [0.0] * 9)) == pytest.approx(1, abs=1e-4)
+    assert skew_of(torch.tensor([5e5, 5e5] + [0.0] * 8)) == pytest.approx(4 / 9, abs=1e-4)
+
+
+def test_what_does_not_fit_is_refused_before_the_model_is_changed():
+    net = network(nn.InstanceNorm2d)
+    with pytest.raises(UserError, match="has no BatchNorm with running statistics"):
+        CATTAnForward(net)
+    other = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.Flatten(), nn.LazyLinear(5))
+    other(images(2, 0))
+    source = fit_source_moments(other, [images(8, 1)])
+    with pytest.raises(UserError, match="made for another model"):
+        CATTAnForward(network(), source_moments=source)
+    with pytest.raises(UserError, match=r"source_moments is str 'auto'"):
+        CATTAnForward(network(), source_moments="auto")
+
+
+def test_a_target_set_beforehand():
+    batches = target_batches(200, 20)
+    method = build("cattan_forward")
+    method.prepare(batches)
+    assert method.target.domain.count == 200

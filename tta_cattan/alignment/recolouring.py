@@ -1,0 +1,379 @@
+"""Whitening by the target's moments and colouring by the source's, at the input of batch normalisation.
+
+Channels are the features, images and positions the samples. The source's moments travel in one small file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from tta_cattan.network.normalization import divergence
+from tta_cattan.util.door import checked_tensor
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import atomic_path
+from tta_cattan.util.state import stateful
+
+ENOUGH_IMAGES = 4096  # of the source: with their positions they determine 128 x 128 covariances to a few per cent
+
+_FORMAT = "tta-cattan-moments-1"
+_MAX_BYTES = 1 << 28
+_AGAIN = "make it anew with `tta-cattan fit-source`"
+_POSITIONS = 16  # per side of a feature map; neighbours say little more
+_RIDGE = 0.005  # of the mean variance, added to both covariances
+_PAIRS = 20.0  # images at which covariances count half as much as variances
+_CLASSES = 16  # classes whose own moments are taken, at most
+_TINY = 1e-5
+
+
+@stateful
+@dataclass
+class Moments:
+    """Running moments of one layer's input: mean (C), covariance (C x C) or variance (C), and their noise.
+
+    ``mean_noise`` and ``var_noise`` (C) are the variances, over images, of what one image says of mean and variance.
+    """
+
+    mean: Tensor
+    cov: Tensor
+    mean_noise: Tensor
+    var_noise: Tensor
+
+    @classmethod
+    def zeros(cls, channels: int, full: bool, device: torch.device) -> Moments:
+        """Return moments of nothing: a first ``absorb`` with ``share`` 1 replaces them."""
+        cov = torch.zeros(channels, channels) if full else torch.zeros(channels)
+        values = (torch.zeros(channels), cov, torch.zeros(channels), torch.zeros(channels))
+        return cls(*(value.to(device) for value in values))
+
+    @property
+    def var(self) -> Tensor:
+        """The variances."""
+        return self.cov.diagonal() if self.cov.ndim == 2 else self.cov
+
+    def absorb(self, rows: Tensor, share: float) -> bool:
+        """Merge a batch (images x C x positions) that is ``share`` of all images seen.
+
+        ``m' = m + a d`` and ``V' = V + a (V_b - V) + a (1 - a) d d^T`` with ``d = m_b - m``: exact for ``a = n_b / n``.
+        A batch whose fourth powers are not finite is left out; tell whether it was not.
+        """
+        means, variances = image_moments(rows)
+        mean = means.mean(0)
+        shift = mean - self.mean
+        moved = self.mean + share * shift
+        squares = variances + (means - moved).square()
+        if not torch.isfinite(squares.square().sum()):
+            return False
+        self.mean = moved
+        if self.cov.ndim == 2:
+            flat = rows.transpose(0, 1).flatten(1) - mean[:, None]
+            cov = flat @ flat.T / flat.shape[1]
+            self.cov = torch.lerp(self.cov, cov, share).addr(shift, shift, alpha=share * (1 - share))
+        else:
+            cov = variances.mean(0) + (means - mean).square().mean(0)
+            self.cov = torch.lerp(self.cov, cov, share) + share * (1 - share) * shift.square()
+        self.mean_noise = torch.lerp(self.mean_noise, (means - self.mean).square().mean(0), share)
+        self.var_noise = torch.lerp(self.var_noise, (squares - self.var).square().mean(0), share)
+        return True
+
+
+def sampled(x: Tensor) -> Tensor:
+    """Return a layer's input as images x C x positions in float32, at most about 16 x 16 positions of each image."""
+    if x.ndim == 2:
+        return x.float()[..., None]
+    sizes = x.shape[2:]
+    most = _POSITIONS if len(sizes) > 1 else _POSITIONS**2
+    places = tuple(slice(None, None, max(1, size // most)) for size in sizes)
+    return x[(slice(None), slice(None), *places)].float().flatten(2)
+
+
+def image_moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance (images x C) of each image's positions (images x C x positions)."""
+    means = rows.mean(2)
+    if rows.shape[2] == 1:
+        return means, torch.zeros_like(means)
+    squares = torch.linalg.vector_norm(rows, dim=2).square() / rows.shape[2]
+    return means, (squares - means.square()).clamp(min=0)
+
+
+def signatures(x: Tensor) -> Tensor:
+    """Return what tells domains apart, per image: means and log standard deviations of the first layer's channels."""
+    rows = sampled(x)
+    means, variances = image_moments(rows)
+    return means if rows.shape[2] == 1 else torch.cat([means, 0.5 * (variances + _TINY).log()], 1)
+
+
+def matrix_power(matrix: Tensor, power: float) -> Tensor:
+    """Return a power of a symmetric positive definite matrix."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * values.clamp(min=_TINY * float(values[-1].clamp(min=1e-30))).pow(power)) @ vectors.T
+
+
+def with_ridge(cov: Tensor) -> Tensor:
+    """Return ``C + r I`` with ``r`` in proportion to the mean variance."""
+    return cov + (_RIDGE * cov.diagonal().mean() + 1e-12) * torch.eye(len(cov), device=cov.device)
+
+
+def recolouring(
+    target: Moments, source_mean: Tensor, source_cov: Tensor, colour: Tensor, weight: float, n: float
+) -> tuple[Tensor, Tensor]:
+    """Return ``T`` and ``b`` of ``x -> x T + b``, which gives features of the target the moments of the source.
+
+    ``T = (V + r I)^-1/2 (C + r' I)^1/2``, whose second factor is ``colour``, and ``b = m_s - m T``. ``m`` and the
+    variances of ``V`` lie ``weight`` of the way from the source's to the target's, its covariances
+    ``weight n / (n + 20)`` of it: ``weight = 0`` is the identity.
+    """
+    cov = torch.lerp(source_cov, target.cov, weight * n / (n + _PAIRS))
+    var = torch.lerp(source_cov.diagonal(), target.var, weight)
+    scale = (var / cov.diagonal().clamp(min=1e-12)).sqrt()
+    cov = cov * scale[:, None] * scale
+    mean = torch.lerp(source_mean, target.mean, weight)
+    linear = matrix_power(with_ridge(cov), -0.5) @ colour
+    return linear, source_mean - mean @ linear
+
+
+def shift_weight(target: Moments, mean: Tensor, var: Tensor, n: float, composition: float, scale: float) -> float:
+    """Return how far a layer goes to the target, in [0, 1): ``w = max(0, D - N - K) / (D + scale)``.
+
+    ``D`` is the divergence of the target's means and variances from the source's, ``N`` what chance makes of it in
+    ``n`` images, and ``K`` (``composition``) what a mix of classes unlike the source's would.
+    """
+    found = target.var + _TINY * var
+    distance = divergence((target.mean - mean).square(), (found - var).square(), found, var)
+    noise = divergence(target.mean_noise / max(n - 1, 1), target.var_noise / max(n - 1, 1), found, var)
+    weight = (distance - noise - composition).clamp(min=0) / (distance + scale)
+    return float(weight)
+
+
+@dataclass(frozen=True)
+class SourceMoments:
+    """What CATTAn-F knows of the source: moments at each layer, and the signature of its images.
+
+    ``mean`` and ``cov`` (C x C) are those of the layers with a full covariance, by name; ``classes`` is, for every
+    layer, the mean divergence of one class from all. ``signature`` (p) and ``precision`` (p x p) are mean and inverse
+    covariance of ``signatures``, ``count`` the number of images.
+    """
+
+    mean: Mapping[str, Tensor]
+    cov: Mapping[str, Tensor]
+    classes: Mapping[str, float]
+    signature: Tensor
+    precision: Tensor
+    count: int
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def to(self, device: torch.device | str) -> SourceMoments:
+        """Return a copy on ``device``."""
+        mean = {name: value.to(device) for name, value in self.mean.items()}
+        cov = {name: value.to(device) for name, value in self.cov.items()}
+        signature, precision = self.signature.to(device), self.precision.to(device)
+        return SourceMoments(mean, cov, self.classes, signature, precision, self.count, self.provenance)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all numbers, by name."""
+        named = {f"mean.{name}": value for name, value in self.mean.items()}
+        named |= {f"cov.{name}": value for name, value in self.cov.items()}
+        named |= {f"classes.{name}": torch.tensor(value) for name, value in self.classes.items()}
+        named |= {"signature": self.signature, "precision": self.precision}
+        return {name: value.detach().cpu().float().contiguous() for name, value in named.items()}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a safetensors file atomically."""
+        from safetensors.torch import save_file
+
+        header = {"format": _FORMAT, "count": str(self.count), "provenance": json.dumps(dict(self.provenance))}
+        with atomic_path(path) as temporary:
+            save_file(self.tensors(), temporary, metadata=header)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SourceMoments:
+        """Read a file that ``save`` wrote; anything else is refused with what is wrong with it."""
+        from safetensors import SafetensorError, safe_open
+
+        path = Path(path)
+        if not path.is_file():
+            raise UserError(f"moments file {path} does not exist: make it with `tta-cattan fit-source --cfg ...`")
+        if path.stat().st_size > _MAX_BYTES:
+            raise UserError(f"moments file {path} has {path.stat().st_size:,} bytes: more than {_MAX_BYTES:,}")
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} is not a moments file ({error}): {_AGAIN}") from error
+        if header.get("format") != _FORMAT:
+            raise UserError(
+                f"{path} is a safetensors file, but holds no moments: its format is {header.get('format')!r}"
+            )
+        return cls._checked(path, header, tensors)
+
+    @classmethod
+    def _checked(cls, path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> SourceMoments:
+        """Build the moments from a file's contents, or say which part of them is not of moments."""
+        parts: dict[str, dict[str, Tensor]] = {"mean": {}, "cov": {}, "classes": {}, "signature": {}, "precision": {}}
+        try:
+            for name, tensor in tensors.items():
+                like = torch.empty(tensor.shape, dtype=torch.float32)
+                kind, _, layer = name.partition(".")
+                parts[kind][layer] = checked_tensor(f"{name!r} in moments file {path}", tensor, like, remedy=_AGAIN)
+            signature, precision = parts["signature"][""], parts["precision"][""]
+            count, provenance = int(header["count"]), json.loads(header["provenance"])
+            sizes = {name: len(value) for name, value in parts["mean"].items()}
+            fits = parts["cov"].keys() == sizes.keys() and all(value.ndim == 1 for value in parts["mean"].values())
+            fits &= all(parts["cov"][name].shape == (size, size) for name, size in sizes.items())
+            fits &= precision.shape == (len(signature), len(signature)) and signature.ndim == 1
+            classes = {name: value.item() for name, value in parts["classes"].items()}
+        except UserError:
+            raise
+        except (KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
+            raise UserError(f"moments file {path} is damaged ({error!r}): {_AGAIN}") from error
+        if not fits or count < 1 or not isinstance(provenance, dict):
+            raise UserError(f"moments file {path} is damaged: its parts do not fit each other; {_AGAIN}")
+        return cls(parts["mean"], parts["cov"], classes, signature, precision, count, provenance)
+
+
+def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
+    """Return the layers of batch normalisation that keep running statistics, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and module.running_mean is not None
+    }
+
+
+def running_signature(layer: _BatchNorm, size: int) -> tuple[Tensor, Tensor]:
+    """Return mean and precision of the signatures that a first layer's running statistics suggest.
+
+    Note: how much of a channel's variance lies between images they do not say. Natural images stand in: a quarter, and
+    a log deviation of -0.4 +- 0.4 within an image.
+    """
+    mean, var = layer.running_mean.float(), layer.running_var.float() + layer.eps
+    if size == len(mean):
+        return mean, torch.diag(1 / var)
+    centre = torch.cat([mean, 0.5 * var.log() - 0.4])
+    return centre, torch.diag(1 / torch.cat([0.25 * var, torch.full_like(var, 0.16)]))
+
+
+@torch.no_grad()
+def fit_source_moments(
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    channels: int = 128,
+    provenance: Mapping[str, Any] | None = None,
+) -> SourceMoments:
+    """Take the source's moments in one pass over images, with covariances where a layer has at most ``channels``.
+
+    Note: 4,096 images are enough, and no more are read. The classes are those that the model predicts: no labels.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    fitted = {name: _Fit(layer, layer.num_features <= channels) for name, layer in batch_norms(model).items()}
+    if not fitted:
+        raise UserError(
+            f"{type(model).__name__} has no BatchNorm with running statistics: CATTAn-F has no layer to align"
+        )
+    seen: list[Tensor] = []
+    first: list[str] = []
+    count = 0
+
+    def look(name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
+        if not first:
+            first.append(name)
+        if name == first[0]:
+            seen.append(signatures(x))
+        fitted[name].look(sampled(x), count)
+        return own_forward(layer)(x)
+
+    for batch in batches:
+        x = batch.to(device)[: ENOUGH_IMAGES - count]
+        if not torch.isfinite(x).all():
+            raise UserError("source images hold NaN or Inf: check the images and their normalisation")
+        with replaced_forward(batch_norms(model), look):
+            classes = model(x).argmax(1)
+        for fit in fitted.values():
+            fit.tell(classes)
+        count += len(x)
+        if count >= ENOUGH_IMAGES:
+            break
+    if count < 2:
+        raise UserError(f"{count} source images: moments need at least 2, better some thousand")
+    signature = torch.cat(seen)
+    cov = torch.cov(signature.T).reshape(signature.shape[1], -1)
+    cov = cov + (1e-3 * cov.diagonal().mean() + 1e-12) * torch.eye(len(cov), device=device)
+    full = {name: fit.moments for name, fit in fitted.items() if fit.moments.cov.ndim == 2}
+    return SourceMoments(
+        {name: moments.mean for name, moments in full.items()},
+        {name: moments.cov for name, moments in full.items()},
+        {name: fit.class_divergence() for name, fit in fitted.items()},
+        signature.mean(0),
+        torch.linalg.inv(cov),
+        count,
+        dict(provenance or {}),
+    )
+
+
+class _Fit:
+    """One layer's moments, and those of its classes, while the source is read."""
+
+    def __init__(self, layer: _BatchNorm, full: bool) -> None:
+        self.moments = Moments.zeros(layer.num_features, full, layer.running_mean.device)
+        self.var = layer.running_var.float() + layer.eps
+        self.counts = self.means = self.squares = None  # of each class: images, sums of means and of second moments
+
+    def look(self, rows: Tensor, before: int) -> None:
+        self.moments.absorb(rows, len(rows) / (before + len(rows)))
+        means, variances = image_moments(rows)
+        self.last = means, variances + means.square()
+
+    def tell(self, classes: Tensor) -> None:
+        """Add the last batch's images to the classes that are kept."""
+        kept = F.one_hot(classes % _CLASSES, _CLASSES).float().T * (classes < _CLASSES)
+        sums = (kept.sum(1), kept @ self.last[0], kept @ self.last[1])
+        if self.counts is None:
+            self.counts, self.means, self.squares = sums
+        else:
+            self.counts, self.means, self.squares = (a + b for a, b in zip(self.totals(), sums, strict=True))
+
+    def totals(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.counts, self.means, self.squares
+
+    def class_divergence(self) -> float:
+        """Return the mean divergence of a class from all, beyond what chance makes of it in so few images."""
+        counts, means, squares = self.totals()
+        found = []
+        for n, mean, square in zip(counts.tolist(), means, squares, strict=True):
+            if n >= 2:
+                mean, var = mean / n, (square / n - (mean / n).square()).clamp(min=0) + _TINY * self.var
+                noise = (self.moments.mean_noise / n, self.moments.var_noise / n)
+                shift = (mean - self.moments.mean).square() - noise[0], (var - self.moments.var).square() - noise[1]
+                found.append(divergence(*shift, var, self.moments.var + _TINY * self.var))
+        return max(0.0, torch.stack(found).mean().item()) if found else 0.0
+
+
+def own_forward(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Return the forward of a layer's class, whatever ``replaced_forward`` has put before it."""
+    return type(layer).forward.__get__(layer)
+
+
+@contextmanager
+def replaced_forward(
+    layers: Mapping[str, _BatchNorm], forward: Callable[[str, _BatchNorm, Tensor], Tensor]
+) -> Iterator[None]:
+    """Let ``forward(name, layer, x)`` stand in for the forward of the layers inside the block."""
+    for name, layer in layers.items():
+        layer.forward = lambda x, name=name, layer=layer: forward(name, layer, x)
+    try:
+        yield
+    finally:
+        for layer in layers.values():
+            del layer.forward

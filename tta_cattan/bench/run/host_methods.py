@@ -1,0 +1,220 @@
+"""Methods of another framework in our tables: ``host:NAME``, from a checkout that the user has."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset
+
+from tta_cattan.bench.data import benchmark_of
+from tta_cattan.host.checkout import Checkout, HostError, first_line
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
+from tta_cattan.methods.guard import Lock
+from tta_cattan.methods.safety import Safety
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import sha256_text
+from tta_cattan.util.keys import Key
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "host:"
+# What our config decides in the host's: the data, the stream, the batches and the network.
+_OURS = (
+    "SETTING",
+    "CORRUPTION.TYPE",
+    "CORRUPTION.SEVERITY",
+    "CORRUPTION.NUM_EX",
+    "TEST.BATCH_SIZE",
+    "TEST.DELTA_DIRICHLET",
+    "MODEL.ARCH",
+)
+_SAME_DATA = {"cifar10": "cifar10_c", "cifar100": "cifar100_c"}  # TENT's names and the host's
+_OPTIONS = Key([], "settings of the host's methods: KEY, VALUE, ... of its conf.py, over its config files")
+_borrowed: dict[str, list[str]] = {}  # names by the path of their checkout, for worker processes
+
+
+class HostMethod(AdaptationMethod):
+    """A method of the host behind the verbs of ours.
+
+    The host's class is built at the first batch: its augmentations need the size of the images. Its settings are the
+    checkout's own, ``conf.py`` and ``cfgs/<dataset>/<name>.yaml``, but for the data, the stream, the batch size and
+    the model, which are the comparison's.
+    """
+
+    node = "HOST"
+    needs_images = True
+    resumable = False  # what the host's classes remember is in attributes of all kinds
+    checkout: ClassVar[Checkout]
+    name: ClassVar[str]
+
+    def __init__(self, model: nn.Module, cfg: CfgNode, num_classes: int) -> None:
+        """Keep ``model`` for the host, whose method is built at the first batch."""
+        nn.Module.__init__(self)
+        self.lock, self._pauses = Lock(), 0
+        self.cfg, self.num_classes = cfg, num_classes
+        self.settings = self._settings(cfg)
+        self.safety = Safety()
+        self.optimizer = None
+        self.source_model: nn.Module | None = model
+        self.host: nn.Module | None = None
+
+    @classmethod
+    def from_cfg(
+        cls,
+        model: nn.Module,
+        cfg: CfgNode,
+        num_classes: int | None = None,
+        source_subspace: Any = None,
+    ) -> HostMethod:
+        """Set the method up; nothing of the host is built yet."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        if cfg.DEVICE not in ("auto", device):
+            raise UserError(f"DEVICE = {cfg.DEVICE!r}: the host's methods run on {device!r} here; set DEVICE {device}")
+        if cfg.TEST.PROTOCOL != "online":
+            raise UserError(f"TEST.PROTOCOL = {cfg.TEST.PROTOCOL!r}: the host's methods are online; set it to online")
+        if cfg.STREAM.MONITOR:
+            raise UserError("STREAM.MONITOR = True: what the host's methods adapt cannot be watched; set it to False")
+        if num_classes is None:
+            raise UserError(f"{PREFIX}{cls.name}: give num_classes, which the host's methods need")
+        return cls(model, cfg, num_classes)
+
+    @classmethod
+    def identity(cls, cfg: CfgNode) -> str:
+        """Return a hash of the host's code and of its settings for the method."""
+        return sha256_text(cls.checkout.digest + cls._host_settings(cfg).dump())
+
+    @classmethod
+    def _host_settings(cls, cfg: CfgNode) -> CfgNode:
+        dataset = _SAME_DATA.get(cfg.CORRUPTION.DATASET, cfg.CORRUPTION.DATASET)
+        settings = cls.checkout.settings(cls.name, dataset, cfg.HOST.OPTIONS)
+        settings.CORRUPTION.DATASET = dataset
+        return settings
+
+    @classmethod
+    def _settings(cls, cfg: CfgNode) -> CfgNode:
+        """Return the host's config with what ours decides."""
+        settings = cls._host_settings(cfg)
+        for place in _OURS:
+            *nodes, leaf = place.split(".")
+            ours, theirs = cfg, settings
+            for part in nodes:
+                ours, theirs = ours[part], theirs[part]
+            if leaf in theirs:
+                theirs[leaf] = copy.deepcopy(ours[leaf])
+        return settings
+
+    def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
+        """Return nothing: the host has its own."""
+        return [], []
+
+    def reset(self, keep_known: bool = False) -> None:
+        """Call the host's own ``reset``; a method that is not built yet is at its start."""
+        self.safety.restart()
+        if self.host is not None:
+            self._asked(self.host.reset)  # type: ignore[operator]
+
+    def forward(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
+        """Infer and adapt as the host's loop lets its method do it."""
+        logits = self._answer(self._built(x), x)
+        self.safety.watch(logits, 0.0)  # its loss is its own
+        return logits
+
+    forward_and_adapt = forward
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return what the method would answer, from a copy that is thrown away with its update."""
+        return self._answer(copy.deepcopy(self._built(x)), x)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the counts of the safety, and which host it was."""
+        return {**self.safety.describe(), "host": self.checkout.version}
+
+    def fold(self) -> nn.Module:
+        """Refuse: where the adapted network is, only the host's method knows."""
+        raise UserError(f"{PREFIX}{self.name}: a method of the host cannot be folded")
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return nothing: a method of the host cannot be resumed."""
+        return {}
+
+    def _built(self, x: Tensor) -> nn.Module:
+        if self.host is None:
+            self.host = self._asked(self._build, x)
+            self.source_model = None
+        return self.host
+
+    def _build(self, x: Tensor) -> nn.Module:
+        """Build the host's method on a model of its own; what it draws at random follows torch's seed."""
+        from torchvision.transforms import CenterCrop, Compose
+
+        seed = torch.initial_seed() % 2**32
+        random.seed(seed)
+        np.random.seed(seed)
+        file = self.checkout.file(self.name, self.settings.CORRUPTION.DATASET)
+        if not file.is_file():
+            logger.warning("%s%s: there is no %s: the defaults of the host's conf.py hold", PREFIX, self.name, file)
+        model: Any = copy.deepcopy(self.source_model)  # which may share memory with the source model of other cells
+        # From it the host learns the size of the images; its inputs are normalised inside the model, as ours are.
+        model.model_preprocess = Compose([CenterCrop(tuple(x.shape[-2:]))])
+        self.checkout.source_loader = self._source_loader
+        with self.checkout.on_stage():
+            method = self.checkout.method(self.settings.MODEL.ADAPTATION)
+            return method(cfg=self.settings, model=model, num_classes=self.num_classes)
+
+    def _source_loader(self, *given: Any, batch_size: int, num_samples: int = -1, **others: Any) -> tuple[Any, Any]:
+        """Return the benchmark's source data, at most ``num_samples`` drawn at random, and their batches."""
+        benchmark = benchmark_of(self.cfg)
+        if not benchmark.has_source():
+            raise HostError(f"it needs source data, and {benchmark.name} has none here: set DATA.SOURCE_DIR")
+        source = benchmark.source()
+        if 0 < num_samples < len(source):
+            source = Subset(source, random.sample(range(len(source)), num_samples))
+        return source, DataLoader(source, batch_size, shuffle=True)
+
+    def _answer(self, host: nn.Module, x: Tensor) -> Tensor:
+        with torch.no_grad():  # as in the host's loop; its methods enable gradients where they need them
+            return self._asked(host, x).detach().float()
+
+    def _asked(self, call: Any, *given: Any) -> Any:
+        """Call the host's code; whatever it raises is its fault, in one line."""
+        try:
+            return call(*given)
+        except HostError as fault:
+            raise HostError(f"{PREFIX}{self.name}: {fault}") from fault
+        except Exception as error:
+            raise HostError(f"{PREFIX}{self.name}: {type(error).__name__}: {first_line(error)}") from error
+
+
+def borrow(path: str, names: Sequence[str]) -> dict[str, str]:
+    """Register the host's methods ``names`` as ``host:NAME``; return those that cannot be, with the reason."""
+    checkout = Checkout(path)
+    left_out = {}
+    for name in names:
+        try:
+            cls = checkout.class_for(name)
+        except HostError as fault:
+            left_out[PREFIX + name] = str(fault)
+            continue
+        title = cls.__name__ if cls.__name__.lower() == name else name
+        made: Any = type("HostMethod", (HostMethod,), {"checkout": checkout, "name": name, "title": f"{title} (host)"})
+        made.keys = {"options": _OPTIONS}  # its others are in the host's config
+        if PREFIX + name not in ADAPTATION_REGISTRY:
+            ADAPTATION_REGISTRY.register(PREFIX + name)(made)
+            _borrowed.setdefault(path, []).append(name)
+    return left_out
+
+
+def borrowed() -> dict[str, list[str]]:
+    """Return the names of the host's methods that are registered, by the path of their checkout."""
+    return {path: list(names) for path, names in _borrowed.items()}

@@ -1,0 +1,482 @@
+"""CATTAn-F: adaptation without a backward pass, by running moments and closed forms."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from tta_cattan.alignment.recolouring import (
+    Moments,
+    SourceMoments,
+    batch_norms,
+    matrix_power,
+    own_forward,
+    recolouring,
+    replaced_forward,
+    running_signature,
+    sampled,
+    shift_weight,
+    signatures,
+    with_ridge,
+)
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
+from tta_cattan.methods.safety import all_finite
+from tta_cattan.methods.target import Target
+from tta_cattan.network.calibration import Calibration
+from tta_cattan.network.copies import plain_copy
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.keys import NOT_EMPTY, above, at_least, key
+from tta_cattan.util.state import stateful
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+logger = logging.getLogger(__name__)
+
+Colours = dict[str, tuple[Tensor, Tensor, Tensor]]
+Distance = Callable[[Tensor, Tensor], Tensor]
+
+# A domain that is known from so many images absorbs only every so many-th batch.
+_SETTLED, _EVERY = 512, 4
+_REFRESH = 1 / 16  # share of new images at which the maps are computed again
+_FEWEST = 4  # images of a domain before anything is done about it
+_WINDOW = 16  # images that smaller batches are judged by
+_JUMP = 4.0  # distance at which the window begins anew
+_PREDICTIONS, _LAST = 500.0, 128.0  # that the class frequencies of a domain remember, and those across domains
+
+
+@stateful
+@dataclass(eq=False)  # tensors have no one truth
+class Domain:
+    """One target domain: its signature, its moments at each layer, and the maps that were made of them.
+
+    A map is ``(T, b)`` of ``x -> x T + b``, or mean and variance to normalise by.
+    """
+
+    signature: Tensor
+    signature_count: float
+    last: int = 0  # when it was met last
+    count: float = 0.0  # images in its moments
+    batches: int = 0
+    fresh: float = 0.0  # images in its moments that its maps do not know
+    frequencies: Tensor | None = None  # of the predicted classes, decaying sums
+    moments: dict[str, Moments] = field(default_factory=dict)
+    maps: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+
+@stateful
+@dataclass
+class ForwardTarget(Target):
+    """The domains met so far, and the one at hand (-1: the source)."""
+
+    domains: list[Domain] = field(default_factory=list)
+    current: int = -1
+    clock: int = 0
+    recent: Tensor | None = None  # mean signature of the last small batches
+    recent_count: float = 0.0
+    frequencies: Tensor | None = None  # of the classes predicted last, in whatever domain
+    producers: dict[str, str] = field(default_factory=dict)  # the convolution directly before each layer
+
+    @property
+    def domain(self) -> Domain | None:
+        """The domain at hand; None for the source."""
+        return self.domains[self.current] if self.current >= 0 else None
+
+    def predicted(self, domain: Domain | None, logits: Tensor) -> None:
+        """Add the predictions of a batch to the class frequencies, the domain's and the last ones."""
+        found = logits.float().softmax(1)
+        if torch.isfinite(found).all():
+            self.frequencies = decayed(self.frequencies, found, _LAST)
+            if domain is not None:
+                domain.frequencies = decayed(domain.frequencies, found, _PREDICTIONS)
+
+    def skew(self, domain: Domain) -> float:
+        """Return the skew of a domain's classes; before its first predictions, that of the last ones."""
+        return skew_of(self.frequencies if domain.frequencies is None else domain.frequencies)
+
+
+def decayed(past: Tensor | None, found: Tensor, memory: float) -> Tensor:
+    """Return sums of predictions (n x K) that forget after about ``memory`` samples."""
+    return found.sum(0) if past is None else past * max(0.0, 1 - len(found) / memory) + found.sum(0)
+
+
+def skew_of(frequencies: Tensor | None) -> float:
+    """Return how far frequencies are from equal, beyond chance: 0 for equal ones, 1 for a single class."""
+    if frequencies is None:
+        return 0.0
+    total, classes = float(frequencies.sum()), len(frequencies)
+    share = frequencies / total
+    return max(0.0, float((share - 1 / classes).square().sum()) / (1 - 1 / max(classes, 2)) - 1 / total)
+
+
+@ADAPTATION_REGISTRY.register("cattan_forward")
+class CATTAnForward(AdaptationMethod):
+    """Give the input of every BatchNorm the source's moments, by closed forms: no gradient, no learning rate.
+
+    ``x -> x T + b`` with ``T = (V + r I)^-1/2 (C + r' I)^1/2`` whitens by the target's covariance and colours by the
+    source's; a layer goes as far as the target's divergence from the source exceeds what chance and class frequencies
+    explain. Moments are kept per domain, in at most ``slots`` domains told apart by the first layer's statistics; a
+    batch that looks like the source passes through the source model unchanged.
+
+    Layers of more than ``channels`` channels, where a covariance is dear, align means and variances only; so do all
+    without ``source_moments`` (``fit_source_moments``), by the running statistics of the model alone.
+    """
+
+    title = "CATTAn-F"
+    node = "CATTAN_FORWARD"
+    adapts = False  # no parameter is free
+    source_argument = "source_moments"
+
+    channels: int = key(
+        128, "most channels of a layer with a full covariance; 0 = means and variances only", at_least(0)
+    )
+    slots: int = key(8, "domains that are remembered; the one not met for longest makes room", at_least(1))
+    memory: int = key(1000, "images that the moments of a domain remember", at_least(1))
+    near: float = key(0.1, "distance of signatures up to which a batch is of the source", at_least(0))
+    far: float = key(1e3, "distance of signatures beyond which an image is rubbish", above(0))
+    scale: float = key(0.02, "divergence from the source at which a layer goes halfway to the target", above(0))
+    skew: float = key(10.0, "weight of unequal class frequencies as the cause of a shift", at_least(0))
+    source_moments: str = key(
+        "auto",
+        "'auto' = the file in CKPT_DIR, fitted and cached where the benchmark has source data; 'none' = the model's "
+        "running statistics, no source data; otherwise a file",
+        NOT_EMPTY,
+        role="weights",
+        config_only=True,
+    )
+
+    target: ForwardTarget
+
+    def __init__(self, model: nn.Module, *, source_moments: SourceMoments | None = None, **options: Any) -> None:
+        """Take ``model`` over; without ``source_moments`` no source data is needed."""
+        super().__init__(model, source_subspace=source_moments, **options)
+
+    @classmethod
+    def needs_source_subspace(cls, cfg: CfgNode) -> bool:
+        """Return whether the config asks for moments of source data."""
+        return cls.value_in(cfg, "source_moments") != "none"
+
+    @classmethod
+    def source_in(cls, cfg: CfgNode, given: SourceMoments | None) -> SourceMoments | None:
+        """Return the source moments that a config names; None stands for running statistics."""
+        choice = cls.value_in(cfg, "source_moments")
+        if given is not None or choice == "none":
+            return given
+        if choice == "auto":
+            logger.warning(
+                "%s has no moments of source data: running statistics stand in, which align less. Set "
+                "%s.SOURCE_MOMENTS to a file of `tta-cattan fit-source`, or to 'none' to say so",
+                cls.title, cls.node,
+            )  # fmt: skip
+            return None
+        return SourceMoments.load(choice)
+
+    def inspect(self, model: nn.Module) -> None:
+        """Find the layers of batch normalisation, and refuse moments that are of another network."""
+        super().inspect(model)
+        self.statistics = "source"  # the layers' own; what they take in is moved instead
+        layers = batch_norms(model)
+        if not layers:
+            raise UserError(
+                f"{type(model).__name__} has no BatchNorm with running statistics, and {self.title} aligns nothing "
+                "else: choose another method (MODEL.ADAPTATION tent, cattan, cattan_plus)"
+            )
+        given = self.source_subspace
+        if given is not None and not isinstance(given, SourceMoments):
+            raise UserError(
+                f"source_moments is {type(given).__name__} {str(given)[:60]!r}: give SourceMoments, from "
+                "fit_source_moments(model, source_batches) or SourceMoments.load(file)"
+            )
+        means: Mapping[str, Tensor] = {} if given is None else given.mean
+        for name, mean in means.items():
+            if name not in layers or layers[name].num_features != len(mean):
+                raise UserError(
+                    f"the source moments have {len(mean)} channels at the layer {name!r}, which "
+                    f"{type(model).__name__} has not: they were made for another model. Make some for this one with "
+                    "`tta-cattan fit-source`"
+                )
+        device = next(iter(layers.values())).running_mean.device
+        self.source = None if given is None else given.to(device)
+        # Without source data: what one class moves most layers of CIFAR's ResNet-20 by.
+        usual = dict.fromkeys(layers, 0.02)
+        self.class_shifts: Mapping[str, float] = usual if self.source is None else self.source.classes
+        self.colours: Colours = {} if self.source is None else self._colours(self.source)
+
+    def _colours(self, source: SourceMoments) -> Colours:
+        """Return ``m``, ``C`` and ``(C + r I)^1/2`` of the layers that have a full covariance."""
+        few = {name: cov for name, cov in source.cov.items() if len(cov) <= self.channels}
+        return {name: (source.mean[name], cov, matrix_power(with_ridge(cov), 0.5)) for name, cov in few.items()}
+
+    def new_target(self, known: Any) -> ForwardTarget:
+        """Return a target without a domain."""
+        return ForwardTarget(known)
+
+    @torch.no_grad()
+    def prepare(self, batches: Batches) -> None:
+        """Take the moments of the whole target set, which is one domain (offline protocol)."""
+        self.begin_target(known=True)
+        for _, x in batches:
+            self.infer(x, adapting=True)
+
+    @torch.no_grad()
+    def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
+        """Predict a batch with the moments that it has moved; the same batch again moves nothing, nor does a pause."""
+        return self.infer(x, adapting=not self._pauses and self._differs_from_last(x))
+
+    def infer(self, x: Tensor, adapting: bool) -> Tensor:
+        """Run the aligned model and, where it adapts, remember the classes that it predicts.
+
+        Note: images do not meet in the network, so one that holds NaN or Inf spoils its own logits alone.
+        """
+        finite = None if all_finite(x) else torch.isfinite(x).flatten(1).all(1)
+        if adapting and finite is not None and not finite.all():
+            self.safety.skip("batch", x)
+        passing = _Pass(self, adapting, finite)
+        with watch_producers(self.model, passing.made), replaced_forward(batch_norms(self.model), passing.forward):
+            logits = super().infer(x, adapting)
+        if adapting and passing.usable:
+            self.target.predicted(passing.domain, logits if passing.kept is None else logits[passing.kept])
+        return logits
+
+    @contextmanager
+    def as_source(self) -> Iterator[None]:
+        """Be the source model for a while: one that has met no domain."""
+        own, self.target = self.target, self.new_target(None)
+        try:
+            with super().as_source():
+                yield
+        finally:
+            self.target = own
+
+    def source_signature(self, layer: _BatchNorm, size: int) -> tuple[Tensor, Tensor]:
+        """Return mean and precision of the source's signatures, which have ``size`` entries."""
+        if self.source is None:
+            return running_signature(layer, size)
+        if len(self.source.signature) != size:
+            raise UserError(
+                f"the source moments have a signature of {len(self.source.signature)} numbers, and the first layer "
+                f"gives {size}: they were made for another model. Make some for this one with `tta-cattan fit-source`"
+            )
+        return self.source.signature, self.source.precision
+
+    def describe(self) -> dict[str, Any]:
+        """Add the number of domains, and what is known of the source."""
+        known = "running statistics" if self.source is None else "data"
+        return {**super().describe(), "domains": len(self.target.domains), "source_moments": known}
+
+    def plain_network(self) -> nn.Module:
+        """Return a plain copy of the source architecture, aligned as for the domain at hand.
+
+        ``T`` goes into the convolution directly before a layer and ``b`` into the layer's running mean. Where there is
+        no such convolution, only means and variances fold (``channels=0``).
+        """
+        plain, domain = plain_copy(self.model, Calibration()), self.target.domain
+        maps = {} if domain is None else domain.maps
+        producers = {name: self.target.producers.get(name) for name, (first, _) in maps.items() if first.ndim == 2}
+        for name, producer in producers.items():
+            if producer is None or getattr(plain.get_submodule(producer), "groups", 1) != 1:
+                raise UserError(
+                    f"no ungrouped convolution or linear layer is directly before {name!r}, so its alignment cannot be "
+                    f"folded: set {self.node}.CHANNELS 0 (channels=0) for a model that can"
+                )
+        for name, (first, second) in maps.items():
+            layer = plain.get_submodule(name)
+            if first.ndim == 1:
+                layer.running_mean.copy_(first)
+                layer.running_var.copy_(second)
+                continue
+            producer = plain.get_submodule(producers[name])
+            weight = producer.weight
+            weight.copy_((first.T.to(weight) @ weight.flatten(1)).view_as(weight))
+            if producer.bias is not None:
+                producer.bias.copy_(producer.bias @ first.to(weight))
+            layer.running_mean.sub_(second.to(layer.running_mean))
+        return plain
+
+
+class _Pass:
+    """One pass through the network: the first layer finds the domain, every layer is aligned to it."""
+
+    def __init__(self, method: CATTAnForward, adapting: bool, finite: Tensor | None) -> None:
+        self.method, self.target, self.adapting = method, method.target, adapting
+        self.domain: Domain | None = None
+        self.kept = finite  # the images that are not rubbish; None: all
+        self.usable = self.absorbs = self.maps = False
+        self.share = 1.0
+        self.begun = False
+        # Which convolution gave which tensor: looked at once per target.
+        self.made: dict[int, tuple[Any, str]] | None = {} if adapting and not method.target.producers else None
+
+    def forward(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
+        """Stand in for a layer's forward."""
+        with torch.autocast(x.device.type, enabled=False):
+            if not self.begun:
+                self.begun = True
+                self.choose(layer, signatures(x))
+            if self.made is not None and id(x) in self.made and self.made[id(x)][0]() is x:
+                self.target.producers[name] = self.made[id(x)][1]
+            if self.domain is not None and self.absorbs:
+                self.absorb(self.domain, name, layer, x)
+        found = None if self.domain is None else self.domain.maps.get(name)
+        return own_forward(layer)(x) if found is None else normalized(layer, x, *found)
+
+    def choose(self, layer: _BatchNorm, found: Tensor) -> None:
+        """Find the domain of a batch by its signatures, or begin one."""
+        centre, precision = self.method.source_signature(layer, found.shape[1])
+
+        def distance(signature: Tensor, other: Tensor) -> Tensor:
+            difference = signature - other
+            return ((difference @ precision) * difference).sum(-1) / len(centre)
+
+        found = self.method.mean_of_views(found)
+        usable = distance(found, centre) <= self.method.far  # not for NaN
+        usable = usable if self.kept is None else usable & self.kept
+        self.kept = None if usable.all() else usable
+        found = found[usable]
+        n = float(len(found))
+        self.usable = n > 0
+        if not self.usable:
+            return
+        images, signature = n, found.mean(0)
+        target = self.target
+        if self.adapting and n < _WINDOW:
+            signature, n = self.smoothed(signature, n, distance)
+        from_source = float(distance(signature, centre)) - 1 / n
+        distances = [float(distance(signature, d.signature)) - 1 / n - 1 / d.signature_count for d in target.domains]
+        place = min(range(len(distances)), key=distances.__getitem__, default=-1)
+        near = self.method.near + 0.5 / n
+        if self.method.source is None:  # one class looks like another domain to a signature that nobody has fitted
+            near += 0.5 * skew_of(target.frequencies)
+        if target.known:
+            place = 0 if target.domains else self.begin(signature, n) if self.adapting else -1
+        elif from_source <= near:
+            place = -1
+        elif place < 0 or distances[place] > max(self.method.near, 0.5 * from_source):
+            place = self.begin(signature, n) if self.adapting else -1
+        elif self.adapting:
+            domain = target.domains[place]
+            domain.signature_count = min(domain.signature_count + n, float(self.method.memory))
+            domain.signature = torch.lerp(domain.signature, signature, n / domain.signature_count)
+        self.domain = target.domains[place] if place >= 0 else None
+        if self.adapting:
+            target.current = place
+            target.clock += 1
+            if self.domain is not None:
+                self.plan(self.domain, images)
+
+    def smoothed(
+        self, signature: Tensor, n: float, distance: Callable[[Tensor, Tensor], Tensor]
+    ) -> tuple[Tensor, float]:
+        """Return the mean signature of the last 16 images, or of those since it jumped."""
+        target = self.target
+        before = target.recent_count
+        if target.recent is None or float(distance(signature, target.recent)) > _JUMP * (1 + 1 / n + 1 / before):
+            target.recent, target.recent_count = signature, n
+        else:
+            target.recent_count = min(before + n, float(_WINDOW))
+            target.recent = torch.lerp(target.recent, signature, n / target.recent_count)
+        return target.recent, target.recent_count
+
+    def begin(self, signature: Tensor, n: float) -> int:
+        """Remember a new domain, in the place of the one not met for longest where there is no other."""
+        domains = self.target.domains
+        if len(domains) >= self.method.slots:
+            domains.remove(min(domains, key=lambda domain: domain.last))
+        domains.append(Domain(signature.clone(), n))
+        return len(domains) - 1
+
+    def plan(self, domain: Domain, images: float) -> None:
+        """Decide whether the batch moves the moments, and whether the maps are made anew."""
+        domain.last = self.target.clock
+        domain.batches += 1
+        whole = self.target.known  # nothing of the set is forgotten
+        self.absorbs = whole or domain.count < _SETTLED or domain.batches % _EVERY == 0
+        if self.absorbs:
+            domain.count = domain.count + images if whole else min(domain.count + images, float(self.method.memory))
+            domain.fresh += images
+            self.share = images / domain.count
+            self.maps = domain.fresh >= _REFRESH * domain.count
+            domain.fresh = 0.0 if self.maps else domain.fresh
+
+    def absorb(self, domain: Domain, name: str, layer: _BatchNorm, x: Tensor) -> None:
+        """Move a layer's moments by a batch, and its map by them."""
+        full = name in self.method.colours
+        rows = sampled(x if self.kept is None else x[self.kept.repeat(self.method.views)])
+        moments = domain.moments.get(name)
+        if moments is None:
+            moments = Moments.zeros(layer.num_features, full, x.device)
+            if moments.absorb(rows, 1.0):
+                domain.moments[name] = moments
+        else:
+            moments.absorb(rows, self.share)
+        if self.maps and name in domain.moments and domain.count >= _FEWEST:
+            self.map(domain, name, layer, moments)
+
+    def map(self, domain: Domain, name: str, layer: _BatchNorm, moments: Moments) -> None:
+        """Make a layer's map from its moments; a layer that has not moved needs none."""
+        method = self.method
+        mean, var = layer.running_mean.float(), layer.running_var.float()
+        composition = method.skew * self.target.skew(domain) * method.class_shifts.get(name, 0.0)
+        weight = shift_weight(moments, mean, var + layer.eps, domain.count, composition, method.scale)
+        if not weight > 0:
+            domain.maps.pop(name, None)
+        elif name in method.colours:
+            domain.maps[name] = recolouring(moments, *method.colours[name], weight, domain.count)
+        else:
+            domain.maps[name] = torch.lerp(mean, moments.mean, weight), torch.lerp(var, moments.var, weight)
+
+
+def normalized(layer: _BatchNorm, x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Return a layer's output for ``x T + b`` (``first``, ``second``), or with the mean and variance that these are.
+
+    Note: for torch's own classes map and layer are one operation; others, which may do more, get the mapped input.
+    """
+    plain = type(layer).forward is _BatchNorm.forward
+    mean, std = layer.running_mean, (layer.running_var + layer.eps).sqrt()
+    scale, shift = (layer.weight, layer.bias) if plain else (std, mean)
+    if first.ndim == 1:
+        out = F.batch_norm(x, first.to(mean), second.to(mean), scale, shift, False, 0.0, layer.eps)
+    else:
+        ratio = (1 if scale is None else scale) / std
+        bias = (second - mean) * ratio + (0 if shift is None else shift)
+        weight = (first * ratio).T.to(x.dtype)
+        out = F.linear(x, weight, bias.to(x.dtype)) if x.ndim == 2 else _pointwise(x, weight, bias.to(x.dtype))
+    return out if plain else own_forward(layer)(out)
+
+
+def _pointwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the linear map of the channels at every position.
+
+    Note: a 1x1 convolution would do the same; on the CPU it copies its input into a layout of its own first.
+    """
+    mapped = torch.baddbmm(bias[None, :, None], weight.expand(len(x), -1, -1), x.flatten(2))
+    return mapped.unflatten(2, x.shape[2:])
+
+
+@contextmanager
+def watch_producers(model: nn.Module, made: dict[int, tuple[Any, str]] | None) -> Iterator[None]:
+    """Note in ``made`` which convolution or linear layer gave each tensor; None: watch nothing."""
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+    handles = []
+    if made is not None:
+        for name, module in model.named_modules():
+
+            def note(_: nn.Module, args: Any, output: Tensor, name: str = name) -> None:
+                made[id(output)] = weakref.ref(output), name
+
+            if isinstance(module, kinds):
+                handles.append(module.register_forward_hook(note))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
