@@ -28,7 +28,7 @@ def test_the_mirror_makes_one_prediction_of_two_views(name):
         method.fold()
 
 
-@pytest.mark.parametrize("name", ADAPTING)
+@pytest.mark.parametrize("name", [name for name in ADAPTING if name != "ip"])  # whose convolutions see left and right
 @pytest.mark.parametrize("protocol", ["offline", "online"])
 def test_adaptation_sees_the_mean_of_both_views(name, protocol):
     def adapted(flip):
@@ -36,8 +36,6 @@ def test_adaptation_sees_the_mean_of_both_views(name, protocol):
         batches = [(indices, x.flip(-1) if flip else x) for indices, x in target_batches()]
         return run(method, protocol, batches)
 
-    if name == "ip":  # its convolutions see left and right
-        pytest.skip("IP's transformation is not symmetric")
     torch.testing.assert_close(adapted(False), adapted(True), rtol=1e-3, atol=2e-3)
 
 

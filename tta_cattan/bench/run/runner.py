@@ -141,7 +141,7 @@ def _compute(
     if there:
         logger.info("%d of %d results are there already", len(there), len(jobs))
     wanted = Counter((job.cell.label, job.cell.target) for job in jobs)
-    logger.info("below is the error of each domain, 100 %% - accuracy, as in TENT's logs; the table has the accuracy")
+    logger.info("below is the error of each domain, 100 % - accuracy, as in TENT's logs; the table has the accuracy")
     shown = ""
     accuracies: dict[tuple[str, Domain], list[float]] = defaultdict(list)
     computed = _kept(launcher(missing, settings), store, left_out)
