@@ -83,8 +83,8 @@ def with_images(*arguments: str) -> Make:
 
 def cifar(rows: object = None, labels: object = None, **keys: object) -> Make:
     """A run on CIFAR-10-C with other rows or labels."""
-    values = {"CORRUPTION__DATASET": "cifar10_c", "CORRUPTION__TYPE": "fog", "CORRUPTION__SEVERITY": "5", **keys}
-    return run(**values, DATA_DIR=lambda p: bad.cifar_c(p, rows, labels))
+    values = {"CORRUPTION__DATASET": "cifar10_c", "CORRUPTION__TYPE": "fog", "CORRUPTION__SEVERITY": "5"}
+    return run(**{**values, "CORRUPTION__NUM_EX": "12", **keys}, DATA_DIR=lambda p: bad.cifar_c(p, rows, labels))
 
 
 def state(change: Callable[[dict[str, torch.Tensor]], object]) -> Make:
@@ -155,7 +155,7 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "an unknown method": (words("--methods", "tnet"), ["unknown adaptation method 'tnet'", "Did you mean 'tent'?"]),
     "a method twice": (words("--methods", "tent,TENT"), ["tent is asked for twice"]),
     "an empty method": (words("--methods", "tent,,ip"), ["--methods 'tent,,ip'", "separated by commas"]),
-    "a key without value": (words("CATTAN.D"), ["CATTAN.D", "pairs KEY VALUE"]),
+    "a key without value": (words("CATTAN.D"), ["CATTAN.D has no value", "CATTAN.D=VALUE"]),
     "a key that is none": (words("CATAN.D", "3"), ["unknown key 'CATAN.D'", "CATTAN.D"]),
     "a sweep without values": (words("--sweep", "CATTAN.D"), ["--sweep", "CATTAN.D"]),
     "a sweep of nothing": (words("--sweep", "CATTAN.Q=1,2"), ["CATTAN.Q"]),
@@ -203,7 +203,10 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "CIFAR-10-C at a severity that was not made": (
         cifar(CORRUPTION__SEVERITY="3"), ["fog.npy, severity 3", "was not made", "make-corruptions --severities 3"],
     ),
-    "CIFAR-10-C with fewer images than labels": (cifar(labels=np.zeros(99, int)), ["the last 52 of the 64 images"]),
+    "CIFAR-10-C with fewer images than labels": (
+        cifar(labels=np.zeros(99, int), CORRUPTION__NUM_EX="64"), ["the last 52 of the 64 images"],
+    ),
+    "more images than CIFAR-10-C has": (cifar(CORRUPTION__NUM_EX="64"), ["CORRUPTION.NUM_EX = 64", "counts 12 images"]),
     "CIFAR-10-C in [0, 1]": (cifar(np.zeros((50000, 4, 4, 3), np.float32)), ["fog.npy is float32", "must be uint8"]),
     "CIFAR-10-C of 64 x 64": (cifar(np.ones((9, 64, 64, 3), np.uint8)), ["shape (9, 64, 64, 3)", "N x 32 x 32 x 3"]),
     "CIFAR-10-C in grey": (cifar(np.ones((9, 32, 32, 1), np.uint8)), ["shape (9, 32, 32, 1)", "N x 32 x 32 x 3"]),

@@ -54,7 +54,7 @@ def _lines(name: str, source: torch.nn.Module, x: torch.Tensor, rounds: int, rep
         new.reset()
         forward(new, 8)
 
-    with torch.inference_mode():
+    with torch.no_grad():
         known = interleaved(
             {"CATTAn-F": lambda: forward(settled, _ROUND), "plain network": lambda: forward(source, _ROUND)},
             rounds=rounds,

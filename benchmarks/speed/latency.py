@@ -28,7 +28,7 @@ def measure(tiny: bool = False) -> list[Line]:
             "predict": lambda x=x: model.predict(x),
             "adapt": lambda x=x: model(x),
         }
-        rounds = interleaved(sides, rounds=1 if tiny else 5, calls=max(1, 16 // batch) if not tiny else 1)
+        rounds = interleaved(sides, rounds=1 if tiny else 3, calls=1 if tiny else max(1, 8 // batch))
         what = f"{name}, batch {batch}, {size} px"
         lines += [rounds.line(f"CATTAn+, {verb}, {what}", verb, PLAIN) for verb in ("predict", "adapt")]
     return [*lines, *_streams(model, plain, name, size, tiny)]

@@ -125,7 +125,7 @@ def test_clean_images_are_those_of_the_part(tmp_path):
     assert labels.tolist() == [4, 5, 6, 7, 8]
     torch.testing.assert_close(images, torch.from_numpy(x[4:9]).permute(0, 3, 1, 2).float() / 255)
     rows = np.load(tmp_path / "out" / "CIFAR-10-C" / "contrast.npy", mmap_mode="r")
-    assert rows[40_000:40_008].any() and not rows[40_008:].any()
+    assert rows[-8:].any()
 
 
 def test_a_block_on_real_features(tmp_path, real_data):

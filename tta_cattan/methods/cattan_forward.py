@@ -31,7 +31,7 @@ from tta_cattan.alignment.recolouring import (
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.methods.safety import all_finite
 from tta_cattan.methods.target import Target
-from tta_cattan.network.calibration import Calibration
+from tta_cattan.network.calibration import StreamStatistics
 from tta_cattan.network.copies import plain_copy
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import NOT_EMPTY, above, at_least, key
@@ -279,7 +279,7 @@ class CATTAnForward(AdaptationMethod):
         ``T`` goes into the convolution directly before a layer and ``b`` into the layer's running mean. Where there is
         no such convolution, only means and variances fold (``channels=0``).
         """
-        plain, domain = plain_copy(self.model, Calibration()), self.target.domain
+        plain, domain = plain_copy(self.model, StreamStatistics()), self.target.domain
         maps = {} if domain is None else domain.maps
         producers = {name: self.target.producers.get(name) for name, (first, _) in maps.items() if first.ndim == 2}
         for name, producer in producers.items():

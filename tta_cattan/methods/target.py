@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tta_cattan.losses import divergence_from_uniform
-from tta_cattan.network.calibration import Calibration
+from tta_cattan.network.calibration import StreamStatistics
 from tta_cattan.util.state import stateful
 
 OVERCONFIDENCE = 1.5  # errors per error that a network expects to make; 1.4 to 1.7 on shifted data, docs/study.md
@@ -35,7 +35,7 @@ class Target:
     """What a method has learnt of the present target; ``known`` is what it learnt before the first update."""
 
     known: Any = None
-    calibration: Calibration = field(default_factory=Calibration, kw_only=True)
+    calibration: StreamStatistics = field(default_factory=StreamStatistics, kw_only=True)
 
 
 @stateful

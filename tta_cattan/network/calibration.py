@@ -15,7 +15,7 @@ Notes = Mapping[int, Sequence[Tensor]]  # mean and variance by the layer's place
 
 
 @stateful
-class Calibration:
+class StreamStatistics:
     """Running mean ``M`` and variance ``V`` of each layer's input, from the means and variances of the batches.
 
     ``V <- (1 - w) (V + w (m - M)^2) + w v`` and ``M <- M + w (m - M)``: the variance of all samples, what lies between

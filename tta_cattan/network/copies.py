@@ -6,11 +6,11 @@ import copy
 
 from torch import nn
 
-from tta_cattan.network.calibration import Calibration
+from tta_cattan.network.calibration import StreamStatistics
 from tta_cattan.network.normalization import affine_parameters, statistics_layers
 
 
-def plain_copy(model: nn.Module, calibration: Calibration) -> nn.Module:
+def plain_copy(model: nn.Module, calibration: StreamStatistics) -> nn.Module:
     """Return a frozen copy of ``model`` in evaluation mode whose running statistics are the calibrated ones."""
     plain = copy.deepcopy(model)
     layers = statistics_layers(plain)

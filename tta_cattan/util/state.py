@@ -21,6 +21,8 @@ _PLAIN = (bool, int, float, str, type(None), torch.device)
 
 def stateful(cls: T) -> T:
     """Register a class whose instances can be packed: what ``vars`` shows of one is its whole state."""
+    if _CLASSES.setdefault(cls.__name__, cls).__module__ != cls.__module__:
+        raise TypeError(f"two classes are called {cls.__name__}: a file could not tell them apart")
     _CLASSES[cls.__name__] = cls
     return cls
 

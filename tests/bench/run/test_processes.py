@@ -45,7 +45,7 @@ def test_a_worker_ends_with_its_parent(monkeypatch):
     for name in ("signal.signal", "hide_progress", "torch.set_num_threads"):  # of this process they stay
         monkeypatch.setattr(f"tta_cattan.bench.run.processes.{name}", lambda *_: None)
     ours, theirs = multiprocessing.Pipe()
-    ours.send_bytes(processes.pickle.dumps(({}, [])))
+    ours.send_bytes(processes.pickle.dumps(({}, [], {})))
     ours.close()
     processes._work(theirs)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tta_cattan.methods import AdaptationMethod, Source, Tent
 from tta_cattan.methods.safety import Safety
-from tta_cattan.network.calibration import Calibration
+from tta_cattan.network.calibration import StreamStatistics
 from tta_cattan.network.copies import copy_for_adaptation
 from tta_cattan.network.normalization import affine_parameters
 from tta_cattan.util.allocator import give_back_freed_memory
@@ -104,7 +104,7 @@ def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
         return
-    if id(value) in seen or isinstance(value, (*_COMMON, Calibration)):
+    if id(value) in seen or isinstance(value, (*_COMMON, StreamStatistics)):
         return
     seen.add(id(value))
     inside: Any = ()
