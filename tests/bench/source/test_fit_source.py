@@ -289,8 +289,8 @@ def test_the_moments_for_cattan_forward_take_the_same_route(tmp_path, monkeypatc
     auto = source_subspace(cfg, loaded, benchmark)
     found = SourceMoments.load(tmp_path / "m.safetensors")
     assert found.count == auto.count == 1297 and found.tensors().keys() == auto.tensors().keys()
-    for name, value in found.tensors().items():  # the order of a sum depends on the threads
-        torch.testing.assert_close(value, auto.tensors()[name], rtol=1e-3, atol=1e-5)
+    for name, value in found.tensors().items():  # sums depend on the threads, and the inverse covariance magnifies it
+        assert (value - auto.tensors()[name]).norm() <= 0.02 * value.norm(), name
     assert found.provenance["weights_sha256"] == sha256_weights(loaded.model)
     assert default_path(cfg, loaded).is_file() and default_path(cfg, loaded).stem.endswith("-moments-128")
     other, _, _ = settings(**changes, **{"CATTAN_FORWARD.SOURCE_MOMENTS": "none"})
