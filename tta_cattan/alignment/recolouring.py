@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tta_cattan.network.normalization import divergence
-from tta_cattan.util.door import checked_tensor
+from tta_cattan.util.door import FIT_AGAIN, checked_tensor, fitted_tensors
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 from tta_cattan.util.state import stateful
@@ -28,7 +28,6 @@ ENOUGH_IMAGES = 4096  # of the source: with their positions they determine 128 x
 
 _FORMAT = "tta-cattan-moments-1"
 _MAX_BYTES = 1 << 28
-_AGAIN = "make it anew with `tta-cattan fit-source`"
 _POSITIONS = 16  # per side of a feature map; neighbours say little more
 _RIDGE = 0.005  # of the mean variance, added to both covariances
 _PAIRS = 20.0  # images at which covariances count half as much as variances
@@ -198,24 +197,8 @@ class SourceMoments:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SourceMoments:
         """Read a file that ``save`` wrote; anything else is refused with what is wrong with it."""
-        from safetensors import SafetensorError, safe_open
-
-        path = Path(path)
-        if not path.is_file():
-            raise UserError(f"moments file {path} does not exist: make it with `tta-cattan fit-source --cfg ...`")
-        if path.stat().st_size > _MAX_BYTES:
-            raise UserError(f"moments file {path} has {path.stat().st_size:,} bytes: more than {_MAX_BYTES:,}")
-        try:
-            with safe_open(path, framework="pt") as file:
-                header = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} is not a moments file ({error}): {_AGAIN}") from error
-        if header.get("format") != _FORMAT:
-            raise UserError(
-                f"{path} is a safetensors file, but holds no moments: its format is {header.get('format')!r}"
-            )
-        return cls._checked(path, header, tensors)
+        header, tensors = fitted_tensors(path, "moments", _FORMAT, _MAX_BYTES)
+        return cls._checked(Path(path), header, tensors)
 
     @classmethod
     def _checked(cls, path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> SourceMoments:
@@ -225,7 +208,7 @@ class SourceMoments:
             for name, tensor in tensors.items():
                 like = torch.empty(tensor.shape, dtype=torch.float32)
                 kind, _, layer = name.partition(".")
-                parts[kind][layer] = checked_tensor(f"{name!r} in moments file {path}", tensor, like, remedy=_AGAIN)
+                parts[kind][layer] = checked_tensor(f"{name!r} in moments file {path}", tensor, like, remedy=FIT_AGAIN)
             signature, precision = parts["signature"][""], parts["precision"][""]
             count, provenance = int(header["count"]), json.loads(header["provenance"])
             sizes = {name: len(value) for name, value in parts["mean"].items()}
@@ -236,9 +219,9 @@ class SourceMoments:
         except UserError:
             raise
         except (KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
-            raise UserError(f"moments file {path} is damaged ({error!r}): {_AGAIN}") from error
+            raise UserError(f"moments file {path} is damaged ({error!r}): {FIT_AGAIN}") from error
         if not fits or count < 1 or not isinstance(provenance, dict):
-            raise UserError(f"moments file {path} is damaged: its parts do not fit each other; {_AGAIN}")
+            raise UserError(f"moments file {path} is damaged: its parts do not fit each other; {FIT_AGAIN}")
         return cls(parts["mean"], parts["cov"], classes, signature, precision, count, provenance)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.util.door import checked_tensor
+from tta_cattan.util.door import FIT_AGAIN, checked_tensor, fitted_tensors
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path, sha256_tensors, sha256_text
 from tta_cattan.util.state import stateful
@@ -24,7 +24,6 @@ _MAX_BYTES = 1 << 30  # a subspace of 16,384 features is a gigabyte; larger is n
 _STATISTICS = ("running_mean", "running_var")
 _DIGITS = 12  # of the hash, in a file name
 _MAX_COUNT = 10**15
-_AGAIN = "make it anew with `tta-cattan fit-source`"
 
 
 @stateful
@@ -122,22 +121,8 @@ class Subspace:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Subspace:
         """Read a file that ``save`` wrote; anything else is refused with what is wrong with it."""
-        from safetensors import SafetensorError, safe_open
-
-        path = Path(path)
-        if not path.is_file():
-            raise UserError(f"subspace file {path} does not exist: make it with `tta-cattan fit-source --cfg ...`")
-        if path.stat().st_size > _MAX_BYTES:
-            raise UserError(f"subspace file {path} has {path.stat().st_size:,} bytes: more than {_MAX_BYTES:,}")
-        try:
-            with safe_open(path, framework="pt") as file:
-                header = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} is not a subspace file ({error}): {_AGAIN}") from error
-        if header.get("format") != _FORMAT:
-            raise UserError(f"{path} is a safetensors file, but not a subspace: its format is {header.get('format')!r}")
-        return cls._checked(path, header, tensors)
+        header, tensors = fitted_tensors(path, "subspace", _FORMAT, _MAX_BYTES)
+        return cls._checked(Path(path), header, tensors)
 
     @classmethod
     def _checked(cls, path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Subspace:
@@ -147,10 +132,10 @@ class Subspace:
             count, centered = int(header["count"]), json.loads(header["centered"])
             provenance, layer = json.loads(header.get("provenance", "{}")), json.loads(header["layer"])
         except (KeyError, ValueError, RecursionError) as error:
-            raise UserError(f"subspace file {path} is damaged ({error!r}): {_AGAIN}") from error
+            raise UserError(f"subspace file {path} is damaged ({error!r}): {FIT_AGAIN}") from error
         for name, tensor in tensors.items():
             like = torch.empty(tensor.shape, dtype=torch.float32)
-            checked_tensor(f"{name!r} in subspace file {path}", tensor, like, remedy=_AGAIN)
+            checked_tensor(f"{name!r} in subspace file {path}", tensor, like, remedy=FIT_AGAIN)
         problem = None
         if eigenvalues.ndim != 1 or not isinstance(provenance, dict) or not isinstance(layer, (str, type(None))):
             problem = "its eigenvalues, layer or provenance are of another form"
@@ -163,7 +148,7 @@ class Subspace:
         elif (off := orthonormality_error(basis.float())) > 1e-2:
             problem = f"its basis is not orthonormal (off by {off:.1e})"
         if problem:
-            raise UserError(f"subspace file {path} is damaged: {problem}; {_AGAIN}")
+            raise UserError(f"subspace file {path} is damaged: {problem}; {FIT_AGAIN}")
         # A basis stored as float16 is orthonormal to 1e-3 only; QR brings it back to float32's precision.
         basis = basis.float() if basis.dtype == torch.float32 else reorthonormalize(basis.float())
         return cls(basis, eigenvalues.float(), mean, count, bool(centered), provenance, layer)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _KINDS = {"uint8": "uint8", "integer": "integers", "real": "real numbers"}
 _FILE_TYPES = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
 _GET_AGAIN = "get it again"
+FIT_AGAIN = "make it anew with `tta-cattan fit-source`"
 
 
 def regular_file(path: str | os.PathLike[str], remedy: str = "move it away or give another path") -> Path:
@@ -141,3 +142,25 @@ def _number_kind(dtype: torch.dtype) -> str:
 
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def fitted_tensors(
+    path: str | os.PathLike[str], kind: str, form: str, most_bytes: int
+) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    """Return header and tensors of a file that ``fit-source`` wrote: of the ``kind``, in the ``form`` and no larger."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{kind} file {path} does not exist: make it with `tta-cattan fit-source --cfg ...`")
+    if path.stat().st_size > most_bytes:
+        raise UserError(f"{kind} file {path} has {path.stat().st_size:,} bytes: more than {most_bytes:,}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a {kind} file ({error}): {FIT_AGAIN}") from error
+    if header.get("format") != form:
+        raise UserError(f"{path} is a safetensors file, but not a {kind} file: its format is {header.get('format')!r}")
+    return header, tensors

@@ -42,8 +42,8 @@ def test_a_lost_worker_is_one_line(tmp_path):
 
 
 def test_a_worker_ends_with_its_parent(monkeypatch):
-    for name in ("signal.signal", "hide_progress", "torch.set_num_threads"):  # of this process they stay
-        monkeypatch.setattr(f"tta_cattan.bench.run.processes.{name}", lambda *_: None)
+    for name in ("processes.signal.signal", "processes.hide_progress", "cell.torch.set_num_threads"):  # ours stay
+        monkeypatch.setattr(f"tta_cattan.bench.run.{name}", lambda *_: None)
     ours, theirs = multiprocessing.Pipe()
     ours.send_bytes(processes.pickle.dumps(({}, [], {})))
     ours.close()

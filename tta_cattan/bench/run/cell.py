@@ -20,8 +20,10 @@ from tta_cattan.host.checkout import HostError
 from tta_cattan.methods import AdaptationMethod, setup_model
 from tta_cattan.monitor import EVENTS, Monitor
 from tta_cattan.network.copies import copy_for_adaptation, own_free_parameters
+from tta_cattan.util.allocator import keep_freed_memory
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.interrupt import raise_if_interrupted
+from tta_cattan.util.plugins import load_plugins
 from tta_cattan.util.progress import progress
 
 _CLEAN = 1000  # samples without shift that a monitor is fitted to
@@ -124,6 +126,17 @@ def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:
         return stream
     order = torch.randperm(len(stream.dataset), generator=torch.Generator().manual_seed(seed))
     return stream.restricted(order[:n])
+
+
+def begin_worker(modules: Sequence[str], hosts: Mapping[str, Sequence[str]]) -> None:
+    """Make this process a worker: one thread, and the plug-ins and hosts' methods of the process that sends cells."""
+    from tta_cattan.bench.run.host_methods import borrow
+
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    load_plugins(modules)
+    for path, names in hosts.items():
+        borrow(path, names)
 
 
 def one_by_one(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:

@@ -14,25 +14,19 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import torch
-
 from tta_cattan.bench.results.store import Record
-from tta_cattan.bench.run.cell import Fault, run_cell
-from tta_cattan.bench.run.host_methods import borrow, borrowed
+from tta_cattan.bench.run.cell import Fault, begin_worker, run_cell
+from tta_cattan.bench.run.host_methods import borrowed
 from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.setting import Setting
-from tta_cattan.util.allocator import keep_freed_memory
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.plugins import imported_modules, load_plugins
+from tta_cattan.util.plugins import imported_modules
 from tta_cattan.util.progress import hide_progress
 
 
 @dataclass(frozen=True)
 class ProcessLauncher:
-    """Computes one cell per process and CPU thread, in ``workers`` processes.
-
-    Note: messages are pickled here, because torch would hand over tensors as open files.
-    """
+    """Computes one cell per process and CPU thread, in ``workers`` processes."""
 
     workers: int
 
@@ -44,20 +38,20 @@ class ProcessLauncher:
         """Yield the record of each cell as it is finished."""
         waiting = list(reversed(jobs))
         busy: dict[Any, BaseProcess] = {}
-        beginning = pickle.dumps((dict(settings), imported_modules(), borrowed()))
+        beginning = dict(settings), imported_modules(), borrowed()
         processes = []
         try:
             for _ in range(min(self.workers, len(jobs))):
                 connection, process = _start(beginning)
                 processes.append(process)
                 busy[connection] = process
-                connection.send_bytes(pickle.dumps(waiting.pop()))
+                _tell(connection, waiting.pop())
             while busy:
                 ready: list[Any] = wait(list(busy))
                 for connection in ready:
                     yield _received(connection, busy[connection])
                     if waiting:
-                        connection.send_bytes(pickle.dumps(waiting.pop()))
+                        _tell(connection, waiting.pop())
                     else:
                         del busy[connection]
                         connection.close()
@@ -73,21 +67,31 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _start(beginning: bytes) -> tuple[Any, BaseProcess]:
+def _start(beginning: tuple[Any, ...]) -> tuple[Any, BaseProcess]:
     """Return a new worker and the connection to it."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), daemon=True)
     process.start()
     theirs.close()
-    ours.send_bytes(beginning)
+    _tell(ours, beginning)
     return ours, process
+
+
+def _tell(connection: Any, message: Any) -> None:
+    """Send a message to the other end. It is pickled here, because torch would hand over tensors as open files."""
+    connection.send_bytes(pickle.dumps(message))
+
+
+def _told(connection: Any) -> Any:
+    """Return a message from the other end: a process of this run, so nothing from outside is unpickled."""
+    return pickle.loads(connection.recv_bytes())
 
 
 def _received(connection: Any, process: BaseProcess) -> Record | Fault:
     """Return a worker's record, or raise what it raised."""
     try:
-        answer = pickle.loads(connection.recv_bytes())
+        answer = _told(connection)
     except (EOFError, ConnectionError) as error:
         process.join()
         raise UserError(
@@ -103,19 +107,15 @@ def _received(connection: Any, process: BaseProcess) -> Record | Fault:
 def _work(connection: Connection) -> None:
     """Compute cells until there are no more; a parent that is gone ends it too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us
-    torch.set_num_threads(1)
-    keep_freed_memory()
     hide_progress()
     with suppress(EOFError, ConnectionError):
-        settings, modules, hosts = pickle.loads(connection.recv_bytes())
-        load_plugins(modules)
-        for path, names in hosts.items():
-            borrow(path, names)
+        settings, modules, hosts = _told(connection)
+        begin_worker(modules, hosts)
         while True:
-            job = pickle.loads(connection.recv_bytes())
+            job = _told(connection)
             answer: Any
             try:
                 answer = run_cell(job, settings[job.cell.label])
             except Exception as error:
                 answer = (error, traceback.format_exc())
-            connection.send_bytes(pickle.dumps(answer))
+            _tell(connection, answer)

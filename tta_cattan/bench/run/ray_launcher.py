@@ -17,13 +17,12 @@ import torch
 
 from tta_cattan.bench.results.identity import versions
 from tta_cattan.bench.results.store import Cell, Record
-from tta_cattan.bench.run.cell import Fault, run_cell
-from tta_cattan.bench.run.host_methods import borrow, borrowed
+from tta_cattan.bench.run.cell import Fault, begin_worker, run_cell
+from tta_cattan.bench.run.host_methods import borrowed
 from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.setting import Setting
-from tta_cattan.util.allocator import keep_freed_memory
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.plugins import imported_modules, load_plugins
+from tta_cattan.util.plugins import imported_modules
 
 logger = logging.getLogger(__name__)
 
@@ -169,9 +168,5 @@ def _compute(
             )
     if Path(folder).is_dir():  # relative paths of the config are the driver's
         os.chdir(folder)
-    load_plugins(modules)
-    for path, names in hosts.items():
-        borrow(path, names)
-    torch.set_num_threads(1)
-    keep_freed_memory()
+    begin_worker(modules, hosts)
     return run_cell(job, Setting(benchmark, loaded, device, subspace))
