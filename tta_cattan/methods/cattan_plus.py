@@ -8,10 +8,9 @@ from tta_cattan.methods.cattan_forward import CATTAnForward
 
 @ADAPTATION_REGISTRY.register("cattan_plus")
 class CATTAnPlus(CATTAnForward):
-    """The source's moments at every BatchNorm and, offline, a say for the target's classes: the parts that pay.
+    """CATTAn-F; offline, predictions also use the target's classes.
 
-    No parameter is updated. Gradients on top of the aligned moments lost accuracy on corruptions (docs/study.md), and
-    what is never updated cannot collapse. In a stream it is CATTAn-F.
+    No parameter is updated: gradients on top of the aligned moments lost accuracy on corruptions (docs/study.md).
     """
 
     title = "CATTAn+"
