@@ -82,7 +82,9 @@ def fit_moments(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Sour
     enough = range(min(len(stream), -(-ENOUGH_IMAGES // cfg.TEST.BATCH_SIZE)))
     inputs = (batch.inputs for batch in progress(stream.only(enough), len(enough), "taking the source's moments"))
     provenance = describe_fit(cfg, loaded, benchmark, min(len(data), ENOUGH_IMAGES))
-    return fit_source_moments(loaded.model, inputs, CATTAnForward.value_in(cfg, "channels"), provenance)
+    method = forward_method(cfg) or CATTAnForward
+    channels, layer = method.value_in(cfg, "channels"), method.value_in(cfg, "layer")
+    return fit_source_moments(loaded.model, inputs, channels, provenance, layer)
 
 
 def forward_method(cfg: CfgNode) -> type[CATTAnForward] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tta_cattan.alignment import SourceMoments, Subspace
-from tta_cattan.alignment.subspace import find_subspaces, moments_name, sha256_weights, subspace_path
+from tta_cattan.alignment.subspace import find_subspaces, moments_path, sha256_weights, subspace_path
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.models.zoo import LoadedModel
 from tta_cattan.bench.source.fitting import (
@@ -71,9 +71,11 @@ def default_path(cfg: CfgNode, loaded: LoadedModel) -> Path:
 
 
 def _place(cfg: CfgNode, weights: str) -> Path:
-    path = subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, weights, *_kind(cfg))
     forward = forward_method(cfg)
-    return path.with_name(moments_name(path, forward.value_in(cfg, "channels"))) if forward else path
+    if forward is None:
+        return subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, weights, *_kind(cfg))
+    channels, layer = forward.value_in(cfg, "channels"), forward.value_in(cfg, "layer")
+    return moments_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, weights, channels, layer)
 
 
 def auto_path(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Path:
