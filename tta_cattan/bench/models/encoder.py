@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tta_cattan.bench.models.checkpoints import load_weights
-from tta_cattan.bench.models.input_normalization import with_normalization
 from tta_cattan.bench.models.libraries import downloaded, import_timm
+from tta_cattan.bench.models.networks import with_normalization
 from tta_cattan.bench.models.zoo import ARCHITECTURES, LoadedModel, check_arch, resolve_device
 from tta_cattan.network.layers import find_classifier, replace_module
 from tta_cattan.util.errors import UserError, chosen

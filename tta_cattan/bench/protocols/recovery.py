@@ -19,7 +19,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.protocols.evaluation import Evaluation
-from tta_cattan.bench.protocols.offline import adapt_offline
+from tta_cattan.bench.protocols.one_domain import adapt_offline
 from tta_cattan.bench.results.store import Record
 from tta_cattan.methods.base import AdaptationMethod
 from tta_cattan.metrics import auroc

@@ -1,4 +1,4 @@
-"""One pass that predicts while adapting: over one domain (TENT's online protocol), or over a stream of domains."""
+"""One pass over a stream of domains: predict while adapting, reset only where the setting says so."""
 
 from __future__ import annotations
 
@@ -83,16 +83,6 @@ def window_counts(correct: Tensor, size: int = WINDOW) -> tuple[list[int], list[
     """Return the right predictions and the samples of each window; the last may be short."""
     windows = correct.split(size)
     return [int(window.sum()) for window in windows], [len(window) for window in windows]
-
-
-def run_online(method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None] = lambda: None) -> Evaluation:
-    """Reset, then one pass over a domain: each batch is predicted and adapted to in the same forward."""
-    method.reset()
-    evaluation = Evaluation(online=True)
-    for batch in stream:
-        evaluation.add(batch.indices, method(batch.inputs), batch.labels)
-        on_batch()
-    return evaluation
 
 
 def run_stream(

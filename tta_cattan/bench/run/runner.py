@@ -17,8 +17,7 @@ from tta_cattan.bench.results.predictions import checkpoint_path
 from tta_cattan.bench.results.store import Cell, Record, ResultsStore, row_label
 from tta_cattan.bench.results.summary import Summary, summarise
 from tta_cattan.bench.run.cell import Fault, one_by_one
-from tta_cattan.bench.run.description import header_lines, run_folder, write_description
-from tta_cattan.bench.run.estimate import describe, estimate
+from tta_cattan.bench.run.describe import describe, estimate, header_lines, run_folder, write_description
 from tta_cattan.bench.run.log import error_line, setup_logging
 from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells
 from tta_cattan.bench.run.plausible import warn_of_wrong_setup
