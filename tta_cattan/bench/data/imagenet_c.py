@@ -94,7 +94,7 @@ class _ImageNet(Benchmark):
         return [(root / name, class_labels()[name.split("/")[0]]) for name in ids]
 
     def transform(self) -> Any:
-        """Return the conversion to a tensor: corrupted images have their size (224) already, unless another is asked."""
+        """Return the conversion to a tensor: corrupted images have their size (224) unless another is asked."""
         size = self.cfg.DATA.IMAGE_SIZE
         return to_tensor_transform() if size == FULL_SIZE else resize_crop_transform(size)
 
