@@ -14,8 +14,9 @@ from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.published import PublishedTable, published, published_benchmarks
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.results.summary import Statistic, Summary, sample_range, summarise
+from tta_cattan.bench.run.estimate import describe
 from tta_cattan.bench.run.gather import domain_benchmark, plan_sources, run_sources
-from tta_cattan.bench.run.plan import Row, seeds
+from tta_cattan.bench.run.plan import Row, check_read, seeds
 from tta_cattan.bench.run.setting import is_defined
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
@@ -42,10 +43,8 @@ class Pairs:
         return lines
 
 
-def run_pairs(
-    path: str | Path, overrides: Sequence[Any], methods: Sequence[str], dry_run: bool = False
-) -> Pairs | None:
-    """Run every pair that the config asks for, reusing finished source models and cells; a dry run returns None.
+def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str], dry_run: bool = False) -> Pairs | str:
+    """Run every pair that the config asks for, reusing finished source models and cells; a dry run says what would run.
 
     Note: a method that needs images has a row of dashes on features.
     """
@@ -59,11 +58,13 @@ def run_pairs(
             "MODEL.CKPT_PATH names one source model, and these pairs have several sources: name one with DATA.SOURCE"
         )
     by_source = plan_sources(benchmark, path, overrides, defined)
+    check_read(overrides, [row for rows in by_source.values() for row in rows])
     benchmarks = {source: _benchmark(rows[0].cfg) for source, rows in by_source.items()}
     difference = next(filter(None, (each.differs_from_published() for each in benchmarks.values())), "")
     if dry_run:
-        logger.info("dry run: %d sources; the configuration and the data are in order", len(by_source))
-        return None
+        text = describe({source: (rows, [benchmarks[source]] * len(rows)) for source, rows in by_source.items()})
+        logger.info("dry run: nothing was computed or written; the configuration and the data are in order")
+        return text
     records, _ = run_sources(benchmark, by_source)
     expected = [
         Cell(row.method, benchmark.pair_label(source, domain.name), 0, seed)
