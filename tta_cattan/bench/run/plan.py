@@ -9,8 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tta_cattan.bench.data.adaptation import DomainBenchmark
-from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
+from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.identity import fingerprint, versions
 from tta_cattan.bench.results.store import Cell, row_label
