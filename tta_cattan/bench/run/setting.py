@@ -138,11 +138,11 @@ def check_alike(first: Row, other: Row) -> None:
 def rehearse_rows(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
     """Build each method on its model, untrained, and let that predict the first two target samples.
 
-    Note: RobustBench builds its models with their weights only, so theirs are left for later.
+    Note: RobustBench builds some of its models with their weights only; these are left for later.
     """
     probed = set()
     for row, benchmark in zip(rows, benchmarks, strict=True):
-        model = untrained_model(row.cfg, benchmark.num_classes)
+        model = untrained_model(row.cfg, benchmark.num_classes, benchmark.family)
         if model is not None:
             if id(benchmark) not in probed:
                 check_inputs(row.cfg, model, first_inputs(benchmark))
