@@ -16,7 +16,7 @@ from tta_cattan.bench.data.arrays import read_npz
 from tta_cattan.bench.data.corruptions import COMMON
 from tta_cattan.bench.data.corruptions.make import Task, corrupt_array_file
 from tta_cattan.bench.models.checkpoints import load_weights
-from tta_cattan.bench.models.input_normalization import inner_network
+from tta_cattan.bench.models.networks import inner_network
 from tta_cattan.bench.models.zoo import ARCHITECTURES
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.network.layers import find_classifier

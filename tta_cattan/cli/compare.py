@@ -127,13 +127,13 @@ def _without_faults(host: str | None, methods: list[str], overrides: Sequence[st
 def _launcher(args: argparse.Namespace, small: bool) -> Launcher:
     """Return the launcher that computes the results; a ``small`` network keeps one thread busy at most."""
     if args.launcher == "ray":
-        from tta_cattan.bench.run.ray_launcher import RayLauncher
+        from tta_cattan.bench.run.launchers import RayLauncher
 
         return RayLauncher(args.address, args.workers)
     if args.address is not None:
         raise UserError(f"--address {args.address}: this is an option of --launcher ray")
     from tta_cattan.bench.run.cell import one_by_one
-    from tta_cattan.bench.run.processes import ProcessLauncher, usable_cpus
+    from tta_cattan.bench.run.launchers import ProcessLauncher, usable_cpus
 
     workers = args.workers if args.workers is not None else min(usable_cpus(), _MOST_WORKERS) if small else None
     return one_by_one if workers is None else ProcessLauncher(workers)
@@ -170,7 +170,7 @@ def _list_layers(cfg: CfgNode) -> int:
 def _list(host: str | None) -> int:
     """Print the names that a config may use, and those of a host's methods."""
     from tta_cattan.bench.data import BENCHMARK_REGISTRY
-    from tta_cattan.bench.models.robustbench_zoo import robustbench_names
+    from tta_cattan.bench.models.libraries import robustbench_names
     from tta_cattan.bench.models.zoo import ARCHITECTURES
     from tta_cattan.methods import ADAPTATION_REGISTRY
 

@@ -26,8 +26,8 @@ def parser() -> ConfigParser:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args, overrides = parser().parse(argv)
+    from tta_cattan.bench.run.gather import beside_published, run_pairs
     from tta_cattan.bench.run.log import setup_logging
-    from tta_cattan.bench.run.pairs import beside_published, run_pairs
     from tta_cattan.config import find_config
 
     setup_logging()

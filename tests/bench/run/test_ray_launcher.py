@@ -15,7 +15,7 @@ import pytest
 from digits_runs import compare, main_in_process, read_cells, start
 
 from tta_cattan.bench.results.identity import versions
-from tta_cattan.bench.run import ray_launcher
+from tta_cattan.bench.run import launchers
 from tta_cattan.cli.main import main
 from tta_cattan.util.errors import UserError
 
@@ -125,7 +125,7 @@ def test_a_mistake_that_a_worker_finds_is_one_line(tmp_path, capsys):
 def test_a_worker_of_other_versions_refuses():
     expected = {**versions(), "torch": "0.1"}
     with pytest.raises(UserError, match=r"has torch .* and the driver 0\.1: install the same"):
-        ray_launcher._compute(*[None] * 5, ".", expected, [], {})
+        launchers._compute(*[None] * 5, ".", expected, [], {})
 
 
 @needs_ray

@@ -15,8 +15,7 @@ from tta_cattan.bench.results.published import PublishedRow, published
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import Statistic, Summary, sample_range
 from tta_cattan.bench.results.table import Entry, Table, number
-from tta_cattan.bench.run.gather import Gathered, domain_benchmark
-from tta_cattan.bench.run.pairs import published_of
+from tta_cattan.bench.run.gather import Gathered, domain_benchmark, published_of
 from tta_cattan.methods import method_title
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import write_text
