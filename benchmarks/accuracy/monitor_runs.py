@@ -87,7 +87,7 @@ def load_images(data: Path, out: Path, run: Run, name: str, severity: int) -> tu
     if severity:
         folder = out / run.part / "CIFAR-10-C"
         y = np.load(folder / "labels.npy")
-        x = np.load(folder / f"{name}.npy", mmap_mode="r")[(severity - 1) * 10000 :][: len(y)]
+        x = np.load(folder / f"{name}.npy", mmap_mode="r")[(severity - 1) * len(y) :][: len(y)]
     else:
         x, y = read_npz(data / "cifar10" / "test.npz", ("x", "y"))
         part = {"calibration": CALIBRATION, "clean": CLEAN}.get(name) or PARTS[run.part]
