@@ -152,10 +152,10 @@ def work(arguments: list[str], output: str) -> None:
     os.dup2(handle, 2)
     import torch
 
-    from tta_cattan.bench.source import fitting
+    from tta_cattan.bench.source import subspace
     from tta_cattan.cli.main import main
 
-    fitting._SAVE_EVERY = 0.05
+    subspace._SAVE_EVERY = 0.05
     torch.set_num_threads(1)
     sys.exit(main(arguments))
 
