@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from tta_cattan.bench.data.benchmark import Benchmark
-from tta_cattan.bench.data.sampling import labels_of
+from tta_cattan.bench.data.datasets import labels_of
 from tta_cattan.bench.data.stream import Batch, BatchedDataset, Stream
 from tta_cattan.bench.data.stream_plan import Segment, StreamPlan, StreamSetting, plan_stream, sequence_of
 from tta_cattan.bench.domain import Domain

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
 from tta_cattan.bench.data.clouds.benchmark import AUGMENTATION, CloudBenchmark, take_points, to_batch, to_unit_sphere
-from tta_cattan.bench.data.sampling import balanced
+from tta_cattan.bench.data.datasets import balanced
 from tta_cattan.bench.domain import Domain
 
 SOURCE_PER_CLASS, TARGET_PER_CLASS = 40, 20
