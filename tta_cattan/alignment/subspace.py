@@ -188,10 +188,10 @@ def subspace_path(ckpt_dir: str | os.PathLike[str], arch: str, weights: str, cen
     return Path(ckpt_dir) / "subspaces" / _name(_file_name(arch), weights[:_DIGITS], centered, layer)
 
 
-def moments_name(path: Path, channels: int) -> str:
-    """Return the file name of a model's moments, beside its subspace: ``<arch>-<weights>-moments-<channels>``."""
-    model, _, _ = path.stem.rpartition("-")
-    return f"{model}-moments-{channels}.safetensors"
+def moments_path(ckpt_dir: str | os.PathLike[str], arch: str, weights: str, channels: int, layer: str = "") -> Path:
+    """Return where a model's moments are kept: ``<ckpt_dir>/subspaces/<arch>-<weights>-moments-<channels>``."""
+    parts = [_file_name(arch), weights[:_DIGITS], "moments", str(channels), *([_file_name(layer)] if layer else [])]
+    return Path(ckpt_dir) / "subspaces" / f"{'-'.join(parts)}.safetensors"
 
 
 def find_subspaces(

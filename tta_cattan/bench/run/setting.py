@@ -196,8 +196,11 @@ def check_inputs(cfg: CfgNode, model: nn.Module, inputs: Tensor) -> None:
 
 
 def _stand_in(cfg: CfgNode, model: nn.Module, benchmark: Benchmark) -> Subspace | SourceMoments:
-    if forward_method(cfg):
-        return SourceMoments({}, {}, {}, torch.zeros(1), torch.eye(1), 1)
+    forward = forward_method(cfg)
+    if forward:
+        layer, d = forward.value_in(cfg, "layer"), forward.value_in(cfg, "d")
+        subspace = Subspace(torch.eye(d), torch.ones(d), torch.zeros(d), d, True, layer=layer) if layer else None
+        return SourceMoments({}, {}, {}, torch.zeros(1), torch.eye(1), 1, subspace=subspace)
     method = aligning_method(cfg)
     layer, centered = method.value_in(cfg, "layer"), method.value_in(cfg, "centering") != "none"
     inputs = first_inputs(benchmark) if layer else None
