@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from tta_cattan.alignment import fit_source_moments
 from tta_cattan.alignment.aligned import AlignedHead
-from tta_cattan.bench.data.arrays import read_npz
 from tta_cattan.bench.data.corruptions import COMMON
 from tta_cattan.bench.data.corruptions.make import Task, corrupt_array_file
+from tta_cattan.bench.data.datasets import read_npz
 from tta_cattan.bench.models.checkpoints import load_weights
 from tta_cattan.bench.models.networks import inner_network
 from tta_cattan.bench.models.zoo import ARCHITECTURES

@@ -10,8 +10,8 @@ import torch
 from small_networks import METHODS, N_CLASSES, build, images, many_classes, network
 from torch.utils.data import Dataset, TensorDataset
 
+from tta_cattan.bench.data.datasets import labels_of
 from tta_cattan.bench.data.domain_stream import DomainStream
-from tta_cattan.bench.data.sampling import labels_of
 from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.data.stream_plan import StreamSetting, plan_stream, sequence_of
 from tta_cattan.bench.domain import Domain
