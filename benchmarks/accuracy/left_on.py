@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.accuracy.monitor_runs import load_network
 from tta_cattan.alignment import fit_source_moments
-from tta_cattan.bench.data.arrays import read_npz
+from tta_cattan.bench.data.datasets import read_npz
 from tta_cattan.methods import ADAPTATION_REGISTRY, method_title
 
 PHASES = (

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from tta_cattan.alignment.fitting import FeatureMoments, subspace_of_moments
+from tta_cattan.alignment.fitting import FeatureMoments, from_loader, subspace_of_moments
 from tta_cattan.alignment.subspace import Subspace, orthonormality_error
 from tta_cattan.network.layers import channel_place, find_layer
 from tta_cattan.network.normalization import divergence
@@ -226,6 +226,10 @@ class SourceMoments:
         with atomic_path(path) as temporary:
             save_file(self.tensors(), temporary, metadata=header)
 
+    def __repr__(self) -> str:
+        """Return one line: tensors of thousands of numbers say nothing in a notebook."""
+        return f"SourceMoments({len(self.classes)} layers, {len(self.cov)} with a covariance, {self.count} images)"
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SourceMoments:
         """Read a file that ``save`` wrote; anything else is refused with what is wrong with it."""
@@ -285,6 +289,7 @@ def running_signature(layer: _BatchNorm, size: int) -> tuple[Tensor, Tensor]:
     return centre, torch.diag(1 / torch.cat([0.25 * var, torch.full_like(var, 0.16)]))
 
 
+@from_loader
 @torch.no_grad()
 def fit_source_moments(
     model: nn.Module,

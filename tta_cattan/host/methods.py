@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import yacs.config
@@ -159,8 +160,8 @@ def source_moments(
     path = moments_path(cfg.CKPT_DIR, arch, weights, channels, layer) if choice == "auto" else choice
     if choice != "auto" or path.is_file():
         moments = SourceMoments.load(path)
-        _check_origin("moments", path, moments.provenance, weights)
-        return moments
+        fits = _check_origin("moments", path, moments.provenance, weights)
+        return moments if fits else replace(moments, provenance={})
     if source_batches is None:
         raise UserError(
             f"{CATTAnForward.title} needs the source's moments: {path} is missing and this host has no loader of "

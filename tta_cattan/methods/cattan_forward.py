@@ -30,6 +30,7 @@ from tta_cattan.alignment.recolouring import (
     signatures,
     with_ridge,
 )
+from tta_cattan.alignment.subspace import require_model
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.methods.safety import all_finite
 from tta_cattan.methods.target import Target
@@ -167,6 +168,8 @@ class CATTAnForward(AdaptationMethod):
 
     def __init__(self, model: nn.Module, *, source_moments: SourceMoments | None = None, **options: Any) -> None:
         """Take ``model`` over; without ``source_moments`` no source data is needed."""
+        if "source_subspace" in options:
+            raise UserError(f"{self.title} takes source_moments=fit_source_moments(net, loader), not a source_subspace")
         super().__init__(model, source_subspace=source_moments, **options)
 
     @classmethod
@@ -197,14 +200,15 @@ class CATTAnForward(AdaptationMethod):
         if not layers:
             raise UserError(
                 f"{type(model).__name__} has no BatchNorm with running statistics, and {self.title} aligns nothing "
-                "else: choose another method (MODEL.ADAPTATION tent, cattan, cattan_plus)"
+                "else: choose another method (MODEL.ADAPTATION tent, cattan)"
             )
         given = self.source_subspace
         if given is not None and not isinstance(given, SourceMoments):
             raise UserError(
                 f"source_moments is {type(given).__name__} {str(given)[:60]!r}: give SourceMoments, from "
-                "fit_source_moments(model, source_batches) or SourceMoments.load(file)"
+                "fit_source_moments(model, loader) or SourceMoments.load(file)"
             )
+        require_model("moments", {} if given is None else given.provenance, model)
         means: Mapping[str, Tensor] = {} if given is None else given.mean
         for name, mean in means.items():
             if name not in layers or layers[name].num_features != len(mean):
