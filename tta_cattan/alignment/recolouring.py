@@ -208,13 +208,15 @@ class SourceMoments:
             for name, tensor in tensors.items():
                 like = torch.empty(tensor.shape, dtype=torch.float32)
                 kind, _, layer = name.partition(".")
-                parts[kind][layer] = checked_tensor(f"{name!r} in moments file {path}", tensor, like, remedy=FIT_AGAIN)
+                low = 0 if kind == "classes" else None
+                parts[kind][layer] = checked_tensor(f"{name!r} in moments file {path}", tensor, like, low, FIT_AGAIN)
             signature, precision = parts["signature"][""], parts["precision"][""]
             count, provenance = int(header["count"]), json.loads(header["provenance"])
             sizes = {name: len(value) for name, value in parts["mean"].items()}
             fits = parts["cov"].keys() == sizes.keys() and all(value.ndim == 1 for value in parts["mean"].values())
             fits &= all(parts["cov"][name].shape == (size, size) for name, size in sizes.items())
             fits &= precision.shape == (len(signature), len(signature)) and signature.ndim == 1
+            fits &= all(map(_is_covariance, (precision, *parts["cov"].values())))
             classes = {name: value.item() for name, value in parts["classes"].items()}
         except UserError:
             raise
@@ -223,6 +225,13 @@ class SourceMoments:
         if not fits or count < 1 or not isinstance(provenance, dict):
             raise UserError(f"moments file {path} is damaged: its parts do not fit each other; {FIT_AGAIN}")
         return cls(parts["mean"], parts["cov"], classes, signature, precision, count, provenance)
+
+
+def _is_covariance(matrix: Tensor) -> bool:
+    """Tell whether a matrix is symmetric and without negative eigenvalues, to rounding."""
+    allowed = 1e-3 * float(matrix.abs().max())
+    close = float((matrix - matrix.T).abs().max()) <= allowed
+    return close and float(torch.linalg.eigvalsh(matrix.double())[0]) >= -allowed
 
 
 def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:

@@ -135,7 +135,8 @@ class Subspace:
             raise UserError(f"subspace file {path} is damaged ({error!r}): {FIT_AGAIN}") from error
         for name, tensor in tensors.items():
             like = torch.empty(tensor.shape, dtype=torch.float32)
-            checked_tensor(f"{name!r} in subspace file {path}", tensor, like, remedy=FIT_AGAIN)
+            low = 0 if name == "eigenvalues" else None
+            checked_tensor(f"{name!r} in subspace file {path}", tensor, like, low, FIT_AGAIN)
         problem = None
         if eigenvalues.ndim != 1 or not isinstance(provenance, dict) or not isinstance(layer, (str, type(None))):
             problem = "its eigenvalues, layer or provenance are of another form"

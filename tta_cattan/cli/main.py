@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from tta_cattan import __version__
 from tta_cattan.util.allocator import keep_freed_memory
-from tta_cattan.util.door import printable
-from tta_cattan.util.errors import UserError, nearest
+from tta_cattan.util.errors import UserError, nearest, printable
 from tta_cattan.util.interrupt import interruptible
 from tta_cattan.util.memory import is_out_of_memory, machine_memory, memory_line
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.metadata import entry_points
 
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.errors import UserError, first_line
 
 GROUP = "tta_cattan.methods"
 _imported: list[str] = []
@@ -37,5 +37,4 @@ def _run(load: Callable[[], object], name: str) -> None:
     try:
         load()
     except (Exception, SystemExit) as error:
-        reason = (str(error) or "no message").splitlines()[0]
-        raise UserError(f"cannot import {name}: {type(error).__name__}: {reason}") from error
+        raise UserError(f"cannot import {name}: {type(error).__name__}: {first_line(error)}") from error

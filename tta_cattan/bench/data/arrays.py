@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from tta_cattan.util.door import checked_array, checked_labels, first_line, open_npy, regular_file
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.door import checked_array, checked_labels, open_npy, regular_file
+from tta_cattan.util.errors import UserError, first_line
 
 
 def to_tensor(images: np.ndarray) -> Tensor:
