@@ -39,6 +39,8 @@ def ckpt_dir() -> str:
 def overrides(save: Path | None = None, **changes: object) -> list[str]:
     """Return the KEY VALUE pairs of a small run; ``SEEDS="0,1"`` or ``**{"OPTIM.LR": 1}`` change it."""
     values = {**TINY, "CKPT_DIR": ckpt_dir(), **({} if save is None else {"SAVE_DIR": save}), **changes}
+    if values.get("TEST.PROTOCOL") == "online" and "TEST.EPOCHS" not in changes:
+        del values["TEST.EPOCHS"]  # a key without effect is refused
     return [str(part) for pair in values.items() for part in pair]
 
 
@@ -93,9 +95,9 @@ def main_in_process(arguments: list[str], output: str) -> None:
 
 def fit_slowly(arguments: list[str], output: str) -> None:
     """Run ``fit-source`` with a checkpoint after every batch, and slowly enough to be killed in between."""
-    from tta_cattan.bench.source import fitting
+    from tta_cattan.bench.source import subspace
 
-    fitting._SAVE_EVERY, fitting._save = -1.0, _and_wait(fitting._save)
+    subspace._SAVE_EVERY, subspace._save = -1.0, _and_wait(subspace._save)
     main_in_process(arguments, output)
 
 

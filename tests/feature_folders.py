@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tta_cattan.bench.data.feature_shards import Manifest, write_shard
+from tta_cattan.bench.data.features import Manifest, write_shard
 
 
 def manifest(name: str, n: int, dim: int, shard_size: int = 4, dtype: str = "float32", n_classes: int = 3) -> Manifest:

@@ -33,7 +33,7 @@ from tta_cattan.alignment import SourceMoments, Subspace, fit_subspace
 from tta_cattan.alignment.recolouring import Moments, matrix_power, recolouring, with_ridge
 from tta_cattan.alignment.subspace import orthonormality_error
 from tta_cattan.bench.data import benchmark_of
-from tta_cattan.bench.data.feature_shards import open_features
+from tta_cattan.bench.data.features import open_features
 from tta_cattan.bench.data.image_files import class_names_of, read_list, read_rgb
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.models.checkpoints import load_weights

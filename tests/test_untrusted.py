@@ -18,7 +18,7 @@ CALLS = {
 # The launcher runs the host's own script: that is its task, and the user names the script.
 MEANT = {
     "host/launcher.py": ["compile", "exec"],
-    "bench/run/processes.py": ["pickle.loads"],  # what a run's own processes tell each other
+    "bench/run/launchers.py": ["pickle.loads"],  # what a run's own processes tell each other
 }
 METHODS = {"extractall", "extract"}  # of archives
 

@@ -17,8 +17,8 @@ from tta_cattan.bench.run.log import setup_logging
 from tta_cattan.bench.run.plan import Sweep, parse_sweeps
 from tta_cattan.config import find_config
 from tta_cattan.methods import method_title
-from tta_cattan.util.allocator import keep_freed_memory
 from tta_cattan.util.files import write_text
+from tta_cattan.util.memory import keep_freed_memory
 
 Changes = tuple[tuple[str, Any], ...]  # keys and what they are set to
 Table = list[tuple[str, Changes, Summary]]  # method, its setting, the summary that has it alone

@@ -13,7 +13,7 @@ from benchmarks.speed.subjects import network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, Rounds
 from tta_cattan.methods.tent import Tent
-from tta_cattan.util.allocator import keep_freed_memory
+from tta_cattan.util.memory import keep_freed_memory
 
 GOAL = "<= 1"
 

@@ -10,7 +10,7 @@ from benchmarks.speed.subjects import aligned, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, peak_memory, show_bytes
 from tta_cattan.methods.tent import Tent
-from tta_cattan.network.copies import copy_for_adaptation
+from tta_cattan.network.ownership import copy_for_adaptation
 
 
 def measure(tiny: bool = False) -> list[Line]:

@@ -12,7 +12,7 @@ from benchmarks.speed.subjects import job_in_memory, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line
 from tta_cattan.bench.run.cell import one_by_one
-from tta_cattan.bench.run.ray_launcher import RayLauncher
+from tta_cattan.bench.run.launchers import RayLauncher
 from tta_cattan.bench.run.runner import Launcher
 
 GOAL = ">= 1.7"

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tta_cattan.util.allocator import give_back_freed_memory
+from tta_cattan.util.memory import give_back_freed_memory
 
 # On a machine that others use too, BENCHMARK_CLOCK=cpu with OMP_NUM_THREADS=1 counts only the time of this process.
 CPU_CLOCK = os.environ.get("BENCHMARK_CLOCK") == "cpu"

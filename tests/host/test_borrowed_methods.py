@@ -13,7 +13,7 @@ from tta_cattan import ADAPTATION_REGISTRY
 from tta_cattan.bench.data import benchmark_of, stream_of
 from tta_cattan.bench.models.zoo import untrained_model
 from tta_cattan.bench.results.predictions import read_predictions
-from tta_cattan.bench.run import host_methods, ray_launcher
+from tta_cattan.bench.run import host_methods, launchers
 from tta_cattan.bench.run.plan import plan_rows
 from tta_cattan.bench.run.setting import check_rows, prepare_settings
 from tta_cattan.cli.main import main
@@ -191,8 +191,8 @@ def test_workers_borrow_the_same_methods(checkout, monkeypatch, tmp_path):
     host_methods.borrow(str(checkout), ["sharpen"])
     hosts = host_methods.borrowed()
     del ADAPTATION_REGISTRY._entries["host:sharpen"]
-    monkeypatch.setattr(ray_launcher, "run_cell", lambda *given: "host:sharpen" in ADAPTATION_REGISTRY)
-    assert ray_launcher._compute(None, "cpu", None, None, None, str(tmp_path), {}, [], hosts)
+    monkeypatch.setattr(launchers, "run_cell", lambda *given: "host:sharpen" in ADAPTATION_REGISTRY)
+    assert launchers._compute(None, "cpu", None, None, None, str(tmp_path), {}, [], hosts)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import pytest
 import torch
 from small_networks import ADAPTING, METHODS, N_CLASSES, build, images, network, run, target_batches
 
-from tta_cattan.alignment import fit_class_structure, fit_subspace
-from tta_cattan.methods import class_finding
-from tta_cattan.network.mirror import with_mirror_images
+from tta_cattan.alignment import classes, fit_class_structure, fit_subspace
+from tta_cattan.network.inputs import with_mirror_images
 from tta_cattan.util.errors import UserError
 
 each_method = pytest.mark.parametrize("name", METHODS)
@@ -123,10 +122,10 @@ def test_where_nothing_changed_the_classes_are_not_heard():
 
 
 def test_what_comes_after_the_first_samples_is_projected(monkeypatch):
-    monkeypatch.setattr(class_finding, "FITTED_TO", 16)
+    monkeypatch.setattr(classes, "FITTED_TO", 16)
     torch.manual_seed(0)
     logits, features = torch.randn(40, 3), torch.randn(40, 6)
-    samples = class_finding.TargetSamples(2)
+    samples = classes.TargetSamples(2)
     for part in torch.arange(40).split(8):
         samples.add(logits[part], features[part])
     basis = fit_subspace(features[:16], 2).basis

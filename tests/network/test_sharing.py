@@ -9,7 +9,7 @@ from torch import nn
 from tta_cattan.methods.base import AdaptationMethod
 from tta_cattan.methods.cattan import CATTAn
 from tta_cattan.methods.tent import Tent
-from tta_cattan.network.copies import copy_for_adaptation, own_free_parameters
+from tta_cattan.network.ownership import copy_for_adaptation, own_free_parameters
 from tta_cattan.util.files import sha256_tensors
 
 

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from tta_cattan.util.allocator import keep_freed_memory
+from tta_cattan.util.memory import keep_freed_memory
 
 # Page faults of the second use of 64 MB: none where they were kept.
 PROBE = """
 import resource, sys
-from tta_cattan.util.allocator import keep_freed_memory
+from tta_cattan.util.memory import keep_freed_memory
 print(keep_freed_memory())
 def use():
     bytearray(64 * 2**20)[::4096] = b"x" * (64 * 2**8)

@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors import SafetensorError
 
 from tta_cattan.alignment import fit_subspace
-from tta_cattan.bench.data.feature_shards import write_shard
+from tta_cattan.bench.data.features import write_shard
 from tta_cattan.bench.results.predictions import write_predictions
 from tta_cattan.bench.source import training
 from tta_cattan.cli.main import main

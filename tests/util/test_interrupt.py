@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from tta_cattan.cli import main as command_line
-from tta_cattan.util.interrupt import interruptible, raise_if_interrupted
+from tta_cattan.util.errors import interruptible, raise_if_interrupted
 from tta_cattan.util.progress import progress
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tta_cattan.util.errors import UserError
-from tta_cattan.util.memory import is_out_of_memory, machine_memory, memory_line
+from tta_cattan.util.errors import UserError, is_out_of_memory, machine_memory, memory_line
 
 GIB = 1 << 30
 

@@ -10,7 +10,7 @@ from digits_runs import compare, read_cells
 
 from tta_cattan import ADAPTATION_REGISTRY
 from tta_cattan.cli.main import main
-from tta_cattan.util import plugins
+from tta_cattan.util import registry
 
 METHOD = """
 from tta_cattan import ADAPTATION_REGISTRY, AdaptationMethod
@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
     """Return the current folder of a user; what is imported from it and registered is forgotten again."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugins, "_imported", [])
+    monkeypatch.setattr(registry, "_imported", [])
     monkeypatch.setattr(ADAPTATION_REGISTRY, "_entries", dict(ADAPTATION_REGISTRY._entries))
     before = set(sys.modules)
     yield tmp_path
@@ -41,7 +41,7 @@ def test_a_method_in_the_current_folder_runs(folder, capsys):
     (folder / "sharpen_plugin.py").write_text(METHOD)
     assert main(compare(folder / "save", "tent,sharpen", "--import", "sharpen_plugin")) == 0
     assert {cell[0] for cell in read_cells(folder / "save")} == {"tent", "sharpen"}
-    assert plugins.imported_modules() == ["sharpen_plugin"]
+    assert registry.imported_modules() == ["sharpen_plugin"]
     capsys.readouterr()
     assert main(["--list", "--import", "sharpen_plugin"]) == 0
     assert "sharpen" in capsys.readouterr().out.splitlines()[0]
@@ -72,9 +72,9 @@ def test_installed_plugins_load_without_being_named(folder, monkeypatch):
     with pytest.raises(PackageNotFoundError):
         version("installed-plugin")
     monkeypatch.syspath_prepend(str(folder))
-    plugins.load_plugins()
+    registry.load_plugins()
     assert "sharpen" in ADAPTATION_REGISTRY
     (folder / "installed_plugin.py").write_text("1 / 0")
     del sys.modules["installed_plugin"]
     with pytest.raises(ValueError, match=r"cannot import installed_plugin \(entry point 'sharpen' .*ZeroDivisionError"):
-        plugins.load_plugins()
+        registry.load_plugins()

@@ -21,9 +21,14 @@ from tta_cattan.alignment.classes import (
     sample_weight,
 )
 from tta_cattan.alignment.dimension import eigenvalue_gaps, select_dimension, stability_bound, stability_curve
-from tta_cattan.alignment.fitting import FeatureMoments, classifier_subspace, fit_subspace, subspace_of_moments
+from tta_cattan.alignment.fitting import (
+    FeatureMoments,
+    classifier_subspace,
+    fit_source,
+    fit_subspace,
+    subspace_of_moments,
+)
 from tta_cattan.alignment.recolouring import SourceMoments, fit_source_moments
-from tta_cattan.alignment.source import fit_source
 from tta_cattan.alignment.subspace import Subspace, orthonormality_error, reorthonormalize
 from tta_cattan.alignment.tracker import SubspaceTracker
 

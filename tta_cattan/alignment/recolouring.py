@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tta_cattan.network.normalization import divergence
-from tta_cattan.util.door import FIT_AGAIN, checked_tensor, fitted_tensors
+from tta_cattan.util.door import FIT_AGAIN, fitted_tensors
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 from tta_cattan.util.state import stateful
@@ -197,38 +196,24 @@ class SourceMoments:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SourceMoments:
         """Read a file that ``save`` wrote; anything else is refused with what is wrong with it."""
-        header, tensors = fitted_tensors(path, "moments", _FORMAT, _MAX_BYTES)
-        return cls._checked(Path(path), header, tensors)
-
-    @classmethod
-    def _checked(cls, path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> SourceMoments:
-        """Build the moments from a file's contents, or say which part of them is not of moments."""
+        header, tensors = fitted_tensors(path, "moments", _FORMAT, _MAX_BYTES, ["classes."])
         parts: dict[str, dict[str, Tensor]] = {"mean": {}, "cov": {}, "classes": {}, "signature": {}, "precision": {}}
-        try:
-            for name, tensor in tensors.items():
-                like = torch.empty(tensor.shape, dtype=torch.float32)
-                kind, _, layer = name.partition(".")
-                low = 0 if kind == "classes" else None
-                parts[kind][layer] = checked_tensor(f"{name!r} in moments file {path}", tensor, like, low, FIT_AGAIN)
-            signature, precision = parts["signature"][""], parts["precision"][""]
-            count, provenance = int(header["count"]), json.loads(header["provenance"])
-            sizes = {name: len(value) for name, value in parts["mean"].items()}
-            fits = parts["cov"].keys() == sizes.keys() and all(value.ndim == 1 for value in parts["mean"].values())
-            fits &= all(parts["cov"][name].shape == (size, size) for name, size in sizes.items())
-            fits &= precision.shape == (len(signature), len(signature)) and signature.ndim == 1
-            fits &= all(map(_is_covariance, (precision, *parts["cov"].values())))
-            classes = {name: value.item() for name, value in parts["classes"].items()}
-        except UserError:
-            raise
-        except (KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
-            raise UserError(f"moments file {path} is damaged ({error!r}): {FIT_AGAIN}") from error
-        if not fits or count < 1 or not isinstance(provenance, dict):
+        for name, tensor in tensors.items():
+            kind, _, layer = name.partition(".")
+            parts.setdefault(kind, {})[layer] = tensor.float()
+        mean, cov, classes, signature, precision = parts.values() if len(parts) == 5 else [{}] * 5
+        pairs = [(mean[name], cov.get(name)) for name in mean] + [(signature.get(""), precision.get(""))]
+        if not all(map(_are_moments, pairs)) or cov.keys() != mean.keys() or any(c.ndim for c in classes.values()):
             raise UserError(f"moments file {path} is damaged: its parts do not fit each other; {FIT_AGAIN}")
-        return cls(parts["mean"], parts["cov"], classes, signature, precision, count, provenance)
+        found = {name: value.item() for name, value in classes.items()}
+        return cls(mean, cov, found, signature[""], precision[""], header["count"], header["provenance"])
 
 
-def _is_covariance(matrix: Tensor) -> bool:
-    """Tell whether a matrix is symmetric and without negative eigenvalues, to rounding."""
+def _are_moments(pair: tuple[Tensor | None, Tensor | None]) -> bool:
+    """Tell whether a mean (C) and a matrix (C x C), symmetric and without negative eigenvalues to rounding, fit."""
+    mean, matrix = pair
+    if mean is None or matrix is None or mean.ndim != 1 or matrix.shape != (len(mean), len(mean)) or not len(mean):
+        return False
     allowed = 1e-3 * float(matrix.abs().max())
     close = float((matrix - matrix.T).abs().max()) <= allowed
     return close and float(torch.linalg.eigvalsh(matrix.double())[0]) >= -allowed

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from tta_cattan.util.errors import UserError, nearest
-from tta_cattan.util.plugins import load_plugins
+from tta_cattan.util.registry import load_plugins
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*|\w+(\.\w+)+")  # a misspelt key of a node counts: the config names the nearest
 

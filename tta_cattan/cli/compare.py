@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     if args.list:
         return _list(args.host)
     from tta_cattan.bench.run.log import setup_logging
-    from tta_cattan.bench.run.plan import parse_sweeps, plan_rows
+    from tta_cattan.bench.run.plan import check_read, parse_sweeps, plan_rows
     from tta_cattan.bench.run.runner import dry_run, run
     from tta_cattan.config import find_config, shared_keys
     from tta_cattan.methods import ADAPTATION_REGISTRY
@@ -87,10 +87,15 @@ def main(argv: Sequence[str]) -> int:
     methods = _without_faults(args.host, methods, overrides)
     sweeps = parse_sweeps(args.sweep, overrides)
     rows = plan_rows(find_config(args.cfg or DEFAULT_CFG), overrides, methods, sweeps)
+    check_read(overrides, rows)
     if args.list_layers:
         return _list_layers(rows[0].cfg)
     plain = embedded and not sweeps and set(overrides[::2]) <= set(shared_keys("place", "presentation"))
     launcher = _launcher(args, small=plain)
+    if plain:  # the same figures on any number of cores; the network is too small for more than one
+        import torch
+
+        torch.set_num_threads(1)
     if args.dry_run:
         print(dry_run(rows))
         return 0
@@ -127,13 +132,13 @@ def _without_faults(host: str | None, methods: list[str], overrides: Sequence[st
 def _launcher(args: argparse.Namespace, small: bool) -> Launcher:
     """Return the launcher that computes the results; a ``small`` network keeps one thread busy at most."""
     if args.launcher == "ray":
-        from tta_cattan.bench.run.ray_launcher import RayLauncher
+        from tta_cattan.bench.run.launchers import RayLauncher
 
         return RayLauncher(args.address, args.workers)
     if args.address is not None:
         raise UserError(f"--address {args.address}: this is an option of --launcher ray")
     from tta_cattan.bench.run.cell import one_by_one
-    from tta_cattan.bench.run.processes import ProcessLauncher, usable_cpus
+    from tta_cattan.bench.run.launchers import ProcessLauncher, usable_cpus
 
     workers = args.workers if args.workers is not None else min(usable_cpus(), _MOST_WORKERS) if small else None
     return one_by_one if workers is None else ProcessLauncher(workers)
@@ -159,8 +164,8 @@ def _list_layers(cfg: CfgNode) -> int:
 
     benchmark = benchmark_of(cfg)
     benchmark.check()
-    model = untrained_model(cfg, benchmark.num_classes)
-    if model is None:  # RobustBench builds its models with their weights only
+    model = untrained_model(cfg, benchmark.num_classes, benchmark.family)
+    if model is None:  # RobustBench builds some with their weights only
         model = load_model(cfg, benchmark.num_classes, benchmark.family).model
     for name, kind, shape in list_layers(model, first_inputs(benchmark)):
         print(f"{name:40} {kind:24} {' x '.join(map(str, shape[1:]))}")
@@ -170,7 +175,7 @@ def _list_layers(cfg: CfgNode) -> int:
 def _list(host: str | None) -> int:
     """Print the names that a config may use, and those of a host's methods."""
     from tta_cattan.bench.data import BENCHMARK_REGISTRY
-    from tta_cattan.bench.models.robustbench_zoo import robustbench_names
+    from tta_cattan.bench.models.libraries import robustbench_names
     from tta_cattan.bench.models.zoo import ARCHITECTURES
     from tta_cattan.methods import ADAPTATION_REGISTRY
 

@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
 
 def check_domains(benchmark: Benchmark, domains: Sequence[Domain]) -> None:
     """Check that the data exists and that the domains of a domain-adaptation benchmark have the same classes."""
-    from tta_cattan.bench.data.adaptation import DomainBenchmark
+    from tta_cattan.bench.data.benchmark import DomainBenchmark
 
     if not isinstance(benchmark, DomainBenchmark):
         benchmark.check()

@@ -8,10 +8,16 @@ import sys
 from collections.abc import Sequence
 
 from tta_cattan import __version__
-from tta_cattan.util.allocator import keep_freed_memory
-from tta_cattan.util.errors import UserError, nearest, printable
-from tta_cattan.util.interrupt import interruptible
-from tta_cattan.util.memory import is_out_of_memory, machine_memory, memory_line
+from tta_cattan.util.errors import (
+    UserError,
+    interruptible,
+    is_out_of_memory,
+    machine_memory,
+    memory_line,
+    nearest,
+    printable,
+)
+from tta_cattan.util.memory import keep_freed_memory
 
 # What each command does; its module in this folder has `main(argv) -> int` and is imported when the command is called.
 COMMANDS = {

@@ -16,25 +16,25 @@ import torch
 from torch import Tensor, nn
 
 from tta_cattan.alignment import TargetClasses, change_weight, fit_class_structure, sample_weight
-from tta_cattan.methods.class_finding import TargetSamples
+from tta_cattan.alignment.classes import TargetSamples
 from tta_cattan.methods.guard import Lock, guard_verbs
 from tta_cattan.methods.safety import REACTIONS, Safety, all_finite, in_range
 from tta_cattan.methods.streams import DEFAULT, Streams
 from tta_cattan.methods.target import FirstPredictions, Target
-from tta_cattan.network.calibration import Notes, noting
-from tta_cattan.network.copies import plain_copy
-from tta_cattan.network.given import mark_wrapped, require_plain, require_precision
+from tta_cattan.network.inputs import mean_prediction, with_mirror_images
 from tta_cattan.network.layers import HeadCall, find_classifier, only_head_call, replace_module, watch_head
-from tta_cattan.network.mirror import mean_prediction, with_mirror_images
 from tta_cattan.network.normalization import (
     STATISTICS,
+    Notes,
     affine_parameters,
     blending,
+    noting,
     require_affine,
     require_module,
     statistics_layers,
     use_statistics,
 )
+from tta_cattan.network.ownership import mark_wrapped, plain_copy, require_plain, require_precision
 from tta_cattan.util.batches import require_batch
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.keys import Key, above, at_least, key, one_of, within
@@ -130,7 +130,6 @@ class AdaptationMethod(nn.Module):
     on_divergence: str = key(
         "report", "reaction to a loss that stays far above its level", one_of(*REACTIONS), at="SAFETY.ON_DIVERGENCE"
     )
-    collapse_window: int = key(256, "predictions in which a collapse is looked for", at_least(1), at="SAFETY.WINDOW")
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -661,7 +660,7 @@ class AdaptationMethod(nn.Module):
         return {name: value.detach().clone() for name, value in state.items() if id(value) in moving}
 
     def _new_safety(self) -> Safety:
-        return Safety(self.on_collapse, self.on_divergence, self.collapse_window)
+        return Safety(self.on_collapse, self.on_divergence)
 
     def _new_precision(self) -> Precision:
         return Precision(self.mixed_precision)

@@ -31,8 +31,8 @@ from tta_cattan.alignment.recolouring import (
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.methods.safety import all_finite
 from tta_cattan.methods.target import Target
-from tta_cattan.network.calibration import StreamStatistics
-from tta_cattan.network.copies import plain_copy
+from tta_cattan.network.normalization import StreamStatistics
+from tta_cattan.network.ownership import plain_copy
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import NOT_EMPTY, above, at_least, key
 from tta_cattan.util.state import stateful

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tta_cattan.losses import CONFIDENCE
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 from tta_cattan.methods.target import BalancedTarget, RunningBalance
-from tta_cattan.network.input_transform import TransformedModel, image_channels, transformed_parameters
+from tta_cattan.network.inputs import TransformedModel, image_channels, transformed_parameters
 from tta_cattan.util.keys import at_least, key, one_of, within
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tta_cattan.losses import divergence_from_uniform
-from tta_cattan.network.calibration import StreamStatistics
+from tta_cattan.network.normalization import StreamStatistics
 from tta_cattan.util.state import stateful
 
 OVERCONFIDENCE = 1.5  # errors per error that a network expects to make; 1.4 to 1.7 on shifted data, docs/study.md

@@ -22,6 +22,7 @@ _KINDS = {"uint8": "uint8", "integer": "integers", "real": "real numbers"}
 _FILE_TYPES = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
 _GET_AGAIN = "get it again"
 _MOST_JSON = 100 << 20  # bytes
+_MOST_SAMPLES = 10**15
 FIT_AGAIN = "make it anew with `tta-cattan fit-source`"
 
 
@@ -69,9 +70,14 @@ def read_json(path: str | os.PathLike[str], kind: str, remedy: str) -> dict[str,
 
 
 def fitted_tensors(
-    path: str | os.PathLike[str], kind: str, form: str, most_bytes: int
-) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    """Return header and tensors of a file that ``fit-source`` wrote: of the ``kind``, in the ``form`` and no larger."""
+    path: str | os.PathLike[str], kind: str, form: str, most_bytes: int, positive: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return header and tensors of a file that ``fit-source`` wrote: of the ``kind``, in the ``form`` and no larger.
+
+    The header is JSON by name, with a ``count`` and a ``provenance``; the tensors are finite numbers, and not negative
+    where their name begins with one of ``positive``.
+    """
+    import torch
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -85,9 +91,22 @@ def fitted_tensors(
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is not a {kind} file ({error}): {FIT_AGAIN}") from error
-    if header.get("format") != form:
-        raise UserError(f"{path} is a safetensors file, but not a {kind} file: its format is {header.get('format')!r}")
-    return header, tensors
+    if header.pop("format", None) != form:
+        raise UserError(f"{path} is a safetensors file, but not a {kind} file of the format {form!r}: {FIT_AGAIN}")
+    facts: dict[str, Any] = {}
+    for name, value in header.items():
+        try:
+            facts[name] = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{kind} file {path} is damaged: its {name} is {value[:60]!r}; {FIT_AGAIN}") from error
+    count = facts.get("count")
+    if type(count) is not int or not 0 <= count <= _MOST_SAMPLES or not isinstance(facts.get("provenance"), dict):
+        raise UserError(f"{kind} file {path} is damaged: its count is {count}, or it has no provenance; {FIT_AGAIN}")
+    for name, tensor in tensors.items():
+        low = 0 if name.startswith(tuple(positive)) else None
+        like = torch.empty(tensor.shape, dtype=torch.float32)
+        checked_tensor(f"{name!r} in {kind} file {path}", tensor, like, low, FIT_AGAIN)
+    return facts, tensors
 
 
 def checked_array(

@@ -1,9 +1,17 @@
-"""The exception for mistakes that the user can fix."""
+"""What ends a command: a mistake that the user can fix, Ctrl-C, or memory that runs out."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 _CUTOFF = 0.75  # likeness of a slip of the finger; `eata` and `cotta` are no slips of `cattan`
 
@@ -25,7 +33,8 @@ def printable(text: object) -> str:
 
 def first_line(error: BaseException, most: int = 120) -> str:
     """Return the first sentence of an error's message on its first line, or its type where it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0][:most]
+    said = error.args[0] if isinstance(error, KeyError) and error.args else error
+    return (str(said).strip() or type(error).__name__).splitlines()[0].partition(". ")[0][:most]
 
 
 def nearest(name: str, valid: Iterable[str], cutoff: float = _CUTOFF) -> str:
@@ -39,3 +48,77 @@ def chosen(name: str, value: str, options: Collection[str]) -> str:
     if value not in options:
         raise UserError(f"{name} = {value!r}: must be one of {', '.join(options)}.{nearest(str(value), options)}")
     return value
+
+
+_pressed = threading.Event()  # of the current block
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """Let Ctrl-C end the block even if Python drops the first KeyboardInterrupt; yield an event that is set by Ctrl-C.
+
+    Note: Python drops exceptions raised inside ``__del__`` and weak-reference callbacks, which can run at any moment.
+    So the key press is remembered, and long loops check for it (`raise_if_interrupted`). A calling program's own SIGINT
+    handler is left alone.
+    """
+    global _pressed
+    pressed = _pressed = threading.Event()
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield pressed
+        return
+
+    def press(signum: int, frame: FrameType | None) -> None:
+        pressed.set()
+        raise KeyboardInterrupt
+
+    def without_interrupts(lost: Any) -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            hook(lost)
+
+    hook, sys.unraisablehook = sys.unraisablehook, without_interrupts
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = hook
+        _pressed = threading.Event()
+
+
+def raise_if_interrupted() -> None:
+    """Raise KeyboardInterrupt again if Ctrl-C was pressed and the first one was swallowed."""
+    if _pressed.is_set():
+        raise KeyboardInterrupt
+
+
+_UNITS = {"bytes": 1, **{f"{prefix}iB": 1 << 10 * (power + 1) for power, prefix in enumerate("KMGTPE")}}
+_ASKED = re.compile(rf"allocate (\d+(?:\.\d*)?) ({'|'.join(_UNITS)})")  # numpy's words, and torch's
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Tell whether Python, numpy or torch ran out of memory; torch's error on the CPU is a RuntimeError."""
+    if isinstance(error, UserError):
+        return False
+    by_name = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return by_name or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+
+
+def memory_line(error: Exception, machine: int | None) -> str:
+    """Return the line for the user; ``machine`` is its memory in bytes, None where it is unknown."""
+    reason = next(iter(str(error).splitlines()), "") or "out of memory"
+    asked = _ASKED.search(reason)
+    if asked and machine is not None and float(asked[1]) * _UNITS[asked[2]] > machine:
+        return (
+            f"{reason}: the machine has {machine / 2**30:.0f} GiB, so no batch size helps; a key or a file asks for "
+            "too much: check the sizes in the config and the shapes of the data"
+        )
+    return f"{reason}: lower TEST.BATCH_SIZE; what is finished is kept"
+
+
+def machine_memory() -> int | None:
+    """Return the machine's memory in bytes, or None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None

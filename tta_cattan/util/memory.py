@@ -1,39 +1,42 @@
-"""What to say when memory runs out: a batch that is too large, or a size that no machine has."""
+"""Freed memory: kept by the process for speed, or returned to the system."""
 
 from __future__ import annotations
 
+import ctypes
 import os
-import re
+from collections.abc import Callable
 
-from tta_cattan.util.errors import UserError
+# <malloc.h> of glibc
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+_LARGEST = 2**31 - 1
 
-_UNITS = {"bytes": 1, **{f"{prefix}iB": 1 << 10 * (power + 1) for power, prefix in enumerate("KMGTPE")}}
-_ASKED = re.compile(rf"allocate (\d+(?:\.\d*)?) ({'|'.join(_UNITS)})")  # numpy's words, and torch's
 
+def keep_freed_memory() -> bool:
+    """Let glibc keep the memory that a batch frees for the next batch; return whether that worked.
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Tell whether Python, numpy or torch ran out of memory; torch's error on the CPU is a RuntimeError."""
-    if isinstance(error, UserError):
+    By default each batch gets its activations from the system, which clears every page: a third of the time of a
+    ResNet-50 update on a CPU. Keeping them raises peak resident memory by up to a fifth.
+
+    Note: setting any ``MALLOC_*`` variable or ``GLIBC_TUNABLES`` disables this.
+    """
+    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False
-    by_name = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return by_name or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    set_option = _glibc("mallopt")
+    if set_option is None:
+        return False
+    options = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: _LARGEST, _M_TOP_PAD: 2**28}
+    return all(set_option(option, value) == 1 for option, value in options.items())
 
 
-def memory_line(error: Exception, machine: int | None) -> str:
-    """Return the line for the user; ``machine`` is its memory in bytes, None where it is unknown."""
-    reason = next(iter(str(error).splitlines()), "") or "out of memory"
-    asked = _ASKED.search(reason)
-    if asked and machine is not None and float(asked[1]) * _UNITS[asked[2]] > machine:
-        return (
-            f"{reason}: the machine has {machine / 2**30:.0f} GiB, so no batch size helps; a key or a file asks for "
-            "too much: check the sizes in the config and the shapes of the data"
-        )
-    return f"{reason}: lower TEST.BATCH_SIZE; what is finished is kept"
+def give_back_freed_memory() -> None:
+    """Return freed memory to the system, so that the next peak of resident memory belongs to what runs next."""
+    trim = _glibc("malloc_trim")
+    if trim is not None:
+        trim(0)
 
 
-def machine_memory() -> int | None:
-    """Return the machine's memory in bytes, or None where the system does not tell."""
+def _glibc(name: str) -> Callable[..., int] | None:
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
+        return getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError, TypeError):  # another C library
         return None

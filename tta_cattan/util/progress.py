@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from tta_cattan.util.interrupt import raise_if_interrupted
+from tta_cattan.util.errors import raise_if_interrupted
 
 T = TypeVar("T")
 _LINE_EVERY = 60.0  # seconds between two lines where there is no terminal

@@ -1,11 +1,16 @@
-"""A table of named objects with clear errors."""
+"""Tables of named objects, and the modules outside the package that register methods in them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
-from tta_cattan.util.errors import UserError, nearest
+from tta_cattan.util.errors import UserError, first_line, nearest
 
 T = TypeVar("T")
 
@@ -47,3 +52,32 @@ class Registry(Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower() in self._entries
+
+
+GROUP = "tta_cattan.methods"
+_imported: list[str] = []
+
+
+def load_plugins(modules: Iterable[str] = ()) -> None:
+    """Import the installed plug-ins and ``modules``, which may lie in the current folder."""
+    for entry in entry_points(group=GROUP):
+        _run(entry.load, f"{entry.value} (entry point {entry.name!r} of {GROUP})")
+    for module in modules:
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())  # where `python -m` has it, and an installed command does not
+        _run(partial(importlib.import_module, module), module)
+        if module not in _imported:
+            _imported.append(module)
+
+
+def imported_modules() -> list[str]:
+    """Return the modules imported by name, for worker processes to import as well."""
+    return list(_imported)
+
+
+def _run(load: Callable[[], object], name: str) -> None:
+    """Call ``load``; whatever it raises becomes one line that names the plug-in."""
+    try:
+        load()
+    except (Exception, SystemExit) as error:
+        raise UserError(f"cannot import {name}: {type(error).__name__}: {first_line(error)}") from error

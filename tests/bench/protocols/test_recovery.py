@@ -11,7 +11,7 @@ from small_networks import N_CLASSES, build, images, network, snapshot
 from torch.utils.data import TensorDataset
 
 from tta_cattan.bench.data.stream import Stream
-from tta_cattan.bench.protocols.offline import adapt_offline
+from tta_cattan.bench.protocols.one_domain import adapt_offline
 from tta_cattan.bench.protocols.recovery import (
     SourceRecovery,
     adapt_hypotheses,

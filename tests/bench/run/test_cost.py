@@ -38,7 +38,7 @@ def test_the_peak_is_that_of_the_cell_and_not_of_an_earlier_one():
 def test_memory_that_is_kept_for_speed_is_not_counted_again():
     code = f"""
 import numpy as np, torch
-from tta_cattan.util.allocator import keep_freed_memory
+from tta_cattan.util.memory import keep_freed_memory
 from tta_cattan.bench.run.cost import Meter
 keep_freed_memory()
 first = Meter(torch.device("cpu"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from digits_runs import compare, main_in_process, read_cells, start
 
-from tta_cattan.bench.run import processes
+from tta_cattan.bench.run import launchers
 from tta_cattan.cli.main import main
 
 
@@ -42,21 +42,21 @@ def test_a_lost_worker_is_one_line(tmp_path):
 
 
 def test_a_worker_ends_with_its_parent(monkeypatch):
-    for name in ("processes.signal.signal", "processes.hide_progress", "cell.torch.set_num_threads"):  # ours stay
+    for name in ("launchers.signal.signal", "processes.hide_progress", "cell.torch.set_num_threads"):  # ours stay
         monkeypatch.setattr(f"tta_cattan.bench.run.{name}", lambda *_: None)
     ours, theirs = multiprocessing.Pipe()
-    ours.send_bytes(processes.pickle.dumps(({}, [], {})))
+    ours.send_bytes(launchers.pickle.dumps(({}, [], {})))
     ours.close()
-    processes._work(theirs)
+    launchers._work(theirs)
 
 
 def test_what_a_worker_raises_is_raised_here(tmp_path, capsys):
     class Connection:
         def recv_bytes(self):
-            return processes.pickle.dumps((KeyError("inside"), "its traceback"))
+            return launchers.pickle.dumps((KeyError("inside"), "its traceback"))
 
     with pytest.raises(KeyError, match="inside") as raised:
-        processes._received(Connection(), None)
+        launchers._received(Connection(), None)
     assert "its traceback" in str(raised.value.__cause__)
     assert main(compare(tmp_path, "cattan", "--workers", "1", **{"CATTAN.D": 5000})) == 2
     assert "CATTAN.D = 5000" in capsys.readouterr().err.splitlines()[-1]

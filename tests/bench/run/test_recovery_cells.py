@@ -7,7 +7,7 @@ import torch
 from digits_runs import overrides, read_cells, run_folder
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
-from tta_cattan.bench.protocols import offline
+from tta_cattan.bench.protocols import one_domain
 from tta_cattan.bench.protocols.recovery import agreement_counts, run_recovery
 from tta_cattan.bench.results.store import ResultsStore
 from tta_cattan.bench.run import cell
@@ -66,9 +66,9 @@ def test_a_benchmark_without_source_data_is_told():
 
 def test_adapting_to_a_part_evaluates_on_all(tmp_path, monkeypatch):
     seen = []
-    update = offline._update
+    update = one_domain._update
     monkeypatch.setattr(
-        offline, "_update", lambda m, stream, tick: seen.append(len(list(stream))) or update(m, stream, tick)
+        one_domain, "_update", lambda m, stream, tick: seen.append(len(list(stream))) or update(m, stream, tick)
     )
     assert main(["--methods", "tent", *overrides(tmp_path, **{**SMALL, "TEST.ADAPT_EX": 20})]) == 0
     ((_, found),) = read_cells(tmp_path).items()

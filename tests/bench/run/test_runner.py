@@ -11,7 +11,7 @@ from digits_runs import overrides, run_folder
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.results.store import Cell, ResultsStore
 from tta_cattan.bench.run import cell as cell_module
-from tta_cattan.bench.run import description, runner
+from tta_cattan.bench.run import describe, runner
 from tta_cattan.bench.run.cost import COST_METRICS
 from tta_cattan.bench.run.plan import Job, Row, plan_rows
 from tta_cattan.bench.run.setting import Setting, check_rows, prepare_settings
@@ -90,7 +90,7 @@ def test_methods_that_need_images_are_refused_on_features(monkeypatch):
 
 def test_a_folder_that_another_run_holds_is_refused(tmp_path, settings):
     chosen = rows("source", save=tmp_path)
-    folder = description.run_folder(chosen, settings)
+    folder = describe.run_folder(chosen, settings)
     folder.mkdir(parents=True)
     with ResultsStore(folder).lock(), pytest.raises(UserError):
         runner.run(chosen)
@@ -112,7 +112,7 @@ def test_a_sweep_of_many_keys_has_a_folder_name_that_a_file_system_takes(tmp_pat
     def folder(keys):
         changes = tuple((key, 1) for key in keys)
         row = replace(rows("source", save=tmp_path)[0], changes=changes)
-        return description.run_folder([row], {row.label: next(iter(settings.values()))}).name
+        return describe.run_folder([row], {row.label: next(iter(settings.values()))}).name
 
     few, many = folder(["A.KEY", "B.KEY"]), folder([f"NODE.KEY_{i}" for i in range(40)])
     assert few.endswith("-by-A.KEY-B.KEY")

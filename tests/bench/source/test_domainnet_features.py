@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tta_cattan.bench.data.feature_shards import open_features
+from tta_cattan.bench.data.features import open_features
 from tta_cattan.cli.main import main
 
 timm = pytest.importorskip("timm")

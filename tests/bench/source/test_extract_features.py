@@ -16,7 +16,7 @@ import torch
 from digits_runs import main_in_process, start
 
 from tta_cattan.bench.data.digits import N_TRAIN, corrupted_test_images, load_digit_images
-from tta_cattan.bench.data.feature_shards import FeatureFolder
+from tta_cattan.bench.data.features import FeatureFolder
 from tta_cattan.bench.source import extract
 from tta_cattan.cli.main import main
 from tta_cattan.util import files
@@ -116,15 +116,15 @@ def test_two_processes_as_under_torchrun_write_the_same_bytes(whole, tmp_path):
 
 def extract_slowly(arguments: list[str], output: str) -> None:
     """Run the command, and wait between the rows of a shard and the JSON file that completes it."""
-    from tta_cattan.bench.data import feature_shards
+    from tta_cattan.bench.data import features
 
-    hash_file = feature_shards.sha256_file
+    hash_file = features.sha256_file
 
     def hash_and_wait(path: Path) -> str:
         time.sleep(0.25)
         return hash_file(path)
 
-    feature_shards.sha256_file = hash_and_wait
+    features.sha256_file = hash_and_wait
     main_in_process(arguments, output)
 
 

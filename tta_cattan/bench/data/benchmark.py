@@ -1,9 +1,10 @@
-"""What a benchmark is: target domains by name, and source data where there are any."""
+"""What a benchmark is: target domains by name, source data where there are any, and pairs of named domains."""
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tta_cattan.bench.data.sampling import count_per_class
+from tta_cattan.bench.data.datasets import balanced, count_per_class
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.registry import Registry
@@ -72,8 +73,8 @@ class Benchmark(ABC):
         They are the first ones where the data has an order of its own; elsewhere ``seed`` draws equally many per class.
         """
 
-    def clean(self, seed: int = 0) -> Dataset | None:
-        """Return the target data without any shift, or None where there are none: '<family>_clean' by default."""
+    def without_shift(self) -> Benchmark | None:
+        """Return the benchmark of the same data without any shift, '<family>_clean', where its files are there."""
         name = f"{self.family}_clean"
         if name not in BENCHMARK_REGISTRY:
             return None
@@ -85,7 +86,12 @@ class Benchmark(ABC):
             other.check()
         except UserError:  # the files are not there
             return None
-        return other.target(other.domains()[0], seed)
+        return other
+
+    def clean(self, seed: int = 0) -> Dataset | None:
+        """Return the target data without any shift, or None where there are none."""
+        other = self.without_shift()
+        return None if other is None else other.target(other.domains()[0], seed)
 
     def has_source(self) -> bool:
         """Tell whether there is source data, without reading it."""
@@ -137,3 +143,68 @@ def random_shift(images: Tensor, most: int = 2) -> Tensor:
     height, width = images.shape[-2:]
     padded = F.pad(images, [most] * 4, mode="replicate")
     return padded[..., dy : dy + height, dx : dx + width]
+
+
+class DomainBenchmark(Benchmark):
+    """From ``DATA.SOURCE`` to ``DATA.TARGET``, or to every other domain where that is empty."""
+
+    short_names: Mapping[str, str]  # domain -> its letter in the paper's tables, in their order
+
+    @property
+    def source_domain(self) -> str:
+        """The source domain by its proper name."""
+        return self.named("SOURCE")
+
+    def domains(self) -> list[Domain]:
+        """Return the target domains."""
+        if self.cfg.DATA.TARGET:
+            return [Domain(self.named("TARGET"))]
+        source = self.source_domain if self.cfg.DATA.SOURCE else ""
+        return [Domain(name) for name in self.short_names if name != source]
+
+    def sources(self) -> list[str]:
+        """Return the source domain, or every domain but the target where no source is named."""
+        if self.cfg.DATA.SOURCE:
+            return [self.source_domain]
+        target = self.named("TARGET") if self.cfg.DATA.TARGET else ""
+        return [name for name in self.short_names if name != target]
+
+    def pair_label(self, source: str, target: str) -> str:
+        """Return the head of a pair's column in the paper's tables, "A>C"."""
+        return f"{self.short_names[source]}>{self.short_names[target]}"
+
+    def named(self, key: str) -> str:
+        """Return the domain that ``DATA.SOURCE`` or ``DATA.TARGET`` names; case, spaces and hyphens do not matter."""
+        given = self.cfg.DATA[key]
+        if not given and key == "SOURCE":
+            raise UserError(
+                f"DATA.SOURCE is empty: name the source domain ({', '.join(self.short_names)}), or run all pairs with "
+                "`tta-cattan pairs`"
+            )
+        known = {_plain(name): name for name in self.short_names}
+        if _plain(given) not in known:
+            raise UserError(
+                f"DATA.{key} = {given!r} is not a domain of {self.name}.{nearest(given, self.short_names)} "
+                f"Domains: {', '.join(self.short_names)}"
+            )
+        return known[_plain(given)]
+
+    def target(self, domain: Domain, seed: int = 0) -> Dataset:
+        """Return ``CORRUPTION.NUM_EX`` samples of a domain (-1: all), equally many per class, drawn by ``seed``."""
+        return balanced(self.whole_target(domain), self.cfg.CORRUPTION.NUM_EX, seed)
+
+    @abstractmethod
+    def whole_target(self, domain: Domain) -> Dataset:
+        """Return all samples of a target domain."""
+
+    def has_source(self) -> bool:
+        return True
+
+    def differs_from_published(self) -> str:
+        """Return how this data differs from that of the published figures; '' where it does not."""
+        n = self.cfg.CORRUPTION.NUM_EX
+        return f"CORRUPTION.NUM_EX {n}: at most {n} samples per target" if n >= 0 else ""
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).lower()

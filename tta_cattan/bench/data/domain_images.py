@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tta_cattan.bench.data.adaptation import DomainBenchmark
-from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
+from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
 from tta_cattan.bench.data.image_files import (
     ImageList,
     class_folders,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from tta_cattan.bench.data.benchmark import Benchmark
-from tta_cattan.bench.data.sampling import labels_of
+from tta_cattan.bench.data.datasets import labels_of
 from tta_cattan.bench.data.stream import Batch, BatchedDataset, Stream
 from tta_cattan.bench.data.stream_plan import Segment, StreamPlan, StreamSetting, plan_stream, sequence_of
 from tta_cattan.bench.domain import Domain
@@ -113,21 +113,20 @@ def stream_of(cfg: CfgNode, benchmark: Benchmark, seed: int, device: torch.devic
 
 
 def stream_identity(cfg: CfgNode, benchmark: Benchmark) -> str:
-    """Return what tells the files of all domains of a stream from others; '' where they have none."""
-    visits = dict.fromkeys(sequence_of(benchmark.domains(), StreamSetting.of(cfg)))
-    found = [f"{domain.label}:{identity}" for domain in visits if (identity := benchmark.identity(domain))]
+    """Return what tells the files of a stream's domains, and the clean ones, from others; '' where they have none."""
+    parts = [(domain, benchmark) for domain in dict.fromkeys(sequence_of(benchmark.domains(), StreamSetting.of(cfg)))]
+    if (clean := benchmark.without_shift()) is not None:
+        parts.append((clean.domains()[0], clean))
+    found = [f"{domain.label}:{identity}" for domain, owner in parts if (identity := owner.identity(domain))]
     return sha256_text(";".join(found))[:12] if found else ""
 
 
 def check_stream(cfg: CfgNode, benchmark: Benchmark) -> None:
     """Refuse a stream whose domains are not all there, before any long work starts."""
-    visits = sequence_of(benchmark.domains(), StreamSetting.of(cfg))
-    severities = sorted({domain.severity for domain in visits})
-    if severities != sorted({domain.severity for domain in benchmark.domains()}):
-        every = cfg.clone()
-        every.defrost()
-        every.CORRUPTION.SEVERITY = severities
-        type(benchmark)(every).check()
+    every = cfg.clone()
+    every.defrost()
+    every.CORRUPTION.SEVERITY = sorted({d.severity for d in sequence_of(benchmark.domains(), StreamSetting.of(cfg))})
+    type(benchmark)(every).check()
 
 
 def _labels(dataset: Dataset, setting: StreamSetting) -> np.ndarray:

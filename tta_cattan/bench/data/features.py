@@ -1,7 +1,11 @@
-"""Domains as features of a frozen encoder, in the folders that feature extraction writes."""
+"""Domains as features of a frozen encoder: the folders of shards that feature extraction writes, and the benchmark."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +13,190 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tta_cattan.bench.data.adaptation import DomainBenchmark
-from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
-from tta_cattan.bench.data.feature_shards import MANIFEST, FeatureFolder, Manifest, content_hash, open_features
+from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
 from tta_cattan.bench.data.stream import BatchedDataset
 from tta_cattan.bench.domain import Domain
+from tta_cattan.util.door import checked_array, checked_labels, open_npy, read_json
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import save_array, sha256_file, sha256_text, write_text
+
+MANIFEST = "manifest.json"
+DTYPES = ("float32", "float16")
+_FORMAT = 1
+_MOST_SHARDS = 100_000  # five digits
+_AGAIN = "extract the features again with the same command"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the features of one domain are: encoder, data, and how they are cut into shards."""
+
+    domain: str
+    encoder: dict[str, Any]  # arch, sha256 of its weights, pool, image_size
+    data: dict[str, Any]  # what determines the content of the images
+    n: int
+    dim: int
+    dtype: str
+    shard_size: int
+    classes: list[str]
+    versions: dict[str, str]
+    format: int = _FORMAT
+
+    def shards(self) -> list[range]:
+        """Return the rows of each shard."""
+        return [range(start, min(start + self.shard_size, self.n)) for start in range(0, self.n, self.shard_size)]
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest into the domain's folder."""
+        write_text(folder / MANIFEST, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Return the manifest of a domain's folder."""
+        kind, path = "the manifest of extracted features", folder / MANIFEST
+        remedy = "extract them with `tta-cattan extract-features`, or give the folder that it wrote"
+        try:
+            return cls(**_typed(read_json(path, kind, remedy)))
+        except UserError:
+            raise
+        except ValueError as error:
+            raise UserError(f"{path} is not {kind} ({error}): {remedy}") from error
+
+    def require_same(self, folder: Path, other: Manifest) -> None:
+        """Refuse to resume ``folder`` where ``other``, its manifest, has another encoder, data or shard size."""
+        ours, theirs = _flat(asdict(self)), _flat(asdict(other))
+        for key in {**ours, **theirs}:  # the encoder's keys come first
+            if not key.startswith("versions.") and ours.get(key) != theirs.get(key):
+                raise UserError(
+                    f"{folder} holds features with {key} = {_short(theirs.get(key))}, and this extraction has "
+                    f"{_short(ours.get(key))}: choose another output folder, or remove this one"
+                )
+
+
+def write_shard(folder: Path, position: int, features: np.ndarray, labels: Sequence[int]) -> None:
+    """Write one shard: the rows, then the JSON file with their hash and labels that completes it.
+
+    Note: a kill in between leaves rows without that file, which are ignored and replaced by the next run.
+    """
+    path = _rows_path(folder, position)
+    save_array(path, features)
+    info = {"sha256": sha256_file(path), "labels": [int(label) for label in labels]}
+    write_text(path.with_suffix(".json"), json.dumps(info))
+
+
+def shard_is_complete(folder: Path, position: int, rows: int) -> bool:
+    """Tell whether a shard is there, with the rows that were written."""
+    try:
+        info = _read_info(folder, position)
+        return len(info["labels"]) == rows and sha256_file(_rows_path(folder, position)) == info["sha256"]
+    except (UserError, OSError):
+        return False
+
+
+class FeatureFolder:
+    """The features of one domain: rows from memory maps, labels in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = Manifest.read(folder)
+        shards = self.manifest.shards()
+        infos = [_read_info(folder, position) for position in range(len(shards))]
+        self._maps = [self._open(position, rows) for position, rows in enumerate(shards)]
+        for position, (rows, info) in enumerate(zip(shards, infos, strict=True)):
+            name = f"'labels' of shard {position} in {folder}"
+            checked_labels(name, np.array(info["labels"]), len(rows), len(self.manifest.classes), _AGAIN)
+        self.labels = np.array([label for info in infos for label in info["labels"]], dtype=np.int64)
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        """Return the rows at ``indices``, in that order, as float32; nothing else is read."""
+        result: np.ndarray = np.empty((len(indices), self.manifest.dim), dtype=np.float32)
+        shard: np.ndarray = indices // self.manifest.shard_size
+        for position in np.unique(shard):
+            mine = shard == position
+            result[mine] = self._maps[position][indices[mine] - position * self.manifest.shard_size]
+        return result
+
+    def map(self, position: int) -> np.ndarray:
+        """Return the rows of a shard, mapped."""
+        return self._maps[position]
+
+    def _open(self, position: int, rows: range) -> np.ndarray:
+        path = _rows_path(self.folder, position)
+        array = open_npy(path, f"{_AGAIN}, which replaces what is damaged")
+        wanted = ((len(rows), self.manifest.dim), np.dtype(self.manifest.dtype))
+        if (array.shape, array.dtype) != wanted:
+            raise UserError(
+                f"{path} holds {array.dtype} of shape {array.shape} and the manifest says {wanted[1]} of shape "
+                f"{wanted[0]}: {_AGAIN}, which replaces what is damaged"
+            )
+        return array
+
+
+def content_hash(folder: Path) -> str:
+    """Return a hash of a domain's rows and labels, from its shards' JSON files."""
+    infos = [_read_info(folder, position) for position in range(len(Manifest.read(folder).shards()))]
+    return sha256_text(json.dumps(infos))
+
+
+@lru_cache(maxsize=16)
+def open_features(folder: Path) -> FeatureFolder:
+    """Return the features of a domain after comparing every shard with its hash.
+
+    Note: once per process, because all methods, seeds and pairs share the same folders.
+    """
+    found = FeatureFolder(folder)
+    for position in range(len(found.manifest.shards())):
+        path = _rows_path(folder, position)
+        if sha256_file(path) != _read_info(folder, position)["sha256"]:
+            raise UserError(f"{path} was changed after it was written: {_AGAIN}, which replaces what is damaged")
+        rows = found.map(position)
+        checked_array(str(path), rows, "real", rows.shape, remedy=_AGAIN)
+    return found
+
+
+def _rows_path(folder: Path, position: int) -> Path:
+    return folder / f"features-{position:05d}.npy"
+
+
+def _read_info(folder: Path, position: int) -> dict[str, Any]:
+    path = _rows_path(folder, position).with_suffix(".json")
+    if not path.is_file():
+        raise UserError(f"{folder} is not finished ({path.name} is missing): {_AGAIN}, which resumes")
+    info = read_json(path, "the description of a shard", f"delete it and {_AGAIN}")
+    labels = info.get("labels")
+    if "sha256" not in info or not isinstance(labels, list) or not all(type(label) is int for label in labels):
+        raise UserError(f"{path} is damaged (its hash or labels are not there): delete it and {_AGAIN}")
+    return {"sha256": info["sha256"], "labels": labels}
+
+
+def _typed(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a manifest, each of the right type and in range."""
+    kinds = {"domain": str, "encoder": dict, "data": dict, "n": int, "dim": int, "dtype": str, "shard_size": int,
+             "classes": list, "versions": dict, "format": int}  # fmt: skip
+    for name, kind in kinds.items():
+        if not isinstance(content.get(name), kind):
+            raise ValueError(f"its {name} is {_short(content.get(name))}")
+    if content["format"] != _FORMAT:
+        raise ValueError(f"its format is {content['format']}, and this version reads {_FORMAT}")
+    sizes = [content[name] for name in ("n", "dim", "shard_size")]
+    if min(sizes) < 1 or sizes[0] > _MOST_SHARDS * sizes[2] or content["dtype"] not in DTYPES:
+        raise ValueError("its n, dim, shard_size or dtype is out of range")
+    if not content["classes"] or not all(isinstance(name, str) for name in content["classes"]):
+        raise ValueError("its classes are not names")
+    return {name: content[name] for name in kinds}
+
+
+def _flat(value: Mapping[str, Any], start: str = "") -> dict[str, Any]:
+    """Return nested mappings as one, ``{"encoder.arch": ...}``."""
+    result: dict[str, Any] = {}
+    for key, item in value.items():
+        result |= _flat(item, f"{start}{key}.") if isinstance(item, Mapping) else {f"{start}{key}": item}
+    return result
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 class FeatureRows(BatchedDataset):

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
-from tta_cattan.util.errors import UserError
-from tta_cattan.util.interrupt import raise_if_interrupted
+from tta_cattan.util.errors import UserError, raise_if_interrupted
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tta_cattan.bench.models.checkpoints import load_weights
-from tta_cattan.bench.models.input_normalization import with_normalization
 from tta_cattan.bench.models.libraries import downloaded, import_timm
+from tta_cattan.bench.models.networks import with_normalization
 from tta_cattan.bench.models.zoo import ARCHITECTURES, LoadedModel, check_arch, resolve_device
 from tta_cattan.network.layers import find_classifier, replace_module
 from tta_cattan.util.errors import UserError, chosen, first_line
@@ -67,7 +67,8 @@ def load_encoder(cfg: CfgNode, weights: str = "file", pool: str = "auto") -> tup
     pool = _choose_pool(network, arch, chosen("--pool", pool, POOLS))
     model = with_normalization(ClassToken(network) if pool == "token" else network, mean, std)
     origin = {"file": path, "library": f"{library}'s weights", "random": "random weights"}[weights]
-    return LoadedModel.of(model.to(resolve_device(cfg.DEVICE)), origin), pool
+    # Channels last: convolutions are a quarter faster on a CPU.
+    return LoadedModel.of(model.to(resolve_device(cfg.DEVICE), memory_format=torch.channels_last), origin), pool
 
 
 @torch.no_grad()

@@ -1,7 +1,11 @@
-"""Small networks of our own, and the original residual networks."""
+"""Small networks of our own, the original residual networks, and input normalisation inside a model."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -133,3 +137,31 @@ def resnet50_v1(num_classes: int = 1000) -> nn.Module:
         if isinstance(module, nn.BatchNorm2d):
             module.eps = 1e-3
     return model
+
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class Normalize(nn.Module):
+    """``(x - mean) / std`` per channel."""
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        # Not persistent: a checkpoint of the bare model stays one.
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised images."""
+        return (x - self.mean) / self.std
+
+
+def with_normalization(model: nn.Module, mean: Sequence[float], std: Sequence[float]) -> nn.Sequential:
+    """Return ``Sequential(normalise, model)``, the form that RobustBench's models have."""
+    return nn.Sequential(OrderedDict(normalize=Normalize(mean, std), model=model))
+
+
+def inner_network(model: nn.Module) -> nn.Module:
+    """Return the network inside ``Sequential(normalize, model)``: checkpoints are of the bare network."""
+    return model.model if isinstance(model, nn.Sequential) and hasattr(model, "normalize") else model

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from tta_cattan.bench.models.checkpoints import load_weights
-from tta_cattan.bench.models.input_normalization import inner_network
 from tta_cattan.bench.models.libraries import is_library_name, load_from_library
+from tta_cattan.bench.models.networks import inner_network
 from tta_cattan.network.layers import find_classifier, replace_module
 from tta_cattan.util.errors import UserError
 

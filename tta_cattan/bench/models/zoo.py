@@ -11,11 +11,27 @@ import torch
 from torch import nn
 
 from tta_cattan.bench.models.checkpoints import load_weights
-from tta_cattan.bench.models.input_normalization import IMAGENET_MEAN, IMAGENET_STD, inner_network, with_normalization
-from tta_cattan.bench.models.libraries import check_library_name, has_library_name, is_library_name, load_from_library
-from tta_cattan.bench.models.networks import CifarResNet, FeatureMLP, SmallCNN, SmallResNet, resnet50_v1
-from tta_cattan.bench.models.pointnet import PointNet
-from tta_cattan.bench.models.robustbench_zoo import load_from_robustbench, robustbench_names
+from tta_cattan.bench.models.libraries import (
+    check_library_name,
+    has_library_name,
+    is_library_name,
+    load_from_library,
+    load_from_robustbench,
+    robustbench_names,
+    untrained_of_robustbench,
+)
+from tta_cattan.bench.models.networks import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    CifarResNet,
+    FeatureMLP,
+    SmallCNN,
+    SmallResNet,
+    inner_network,
+    resnet50_v1,
+    with_normalization,
+)
+from tta_cattan.bench.models.pointnet import PlainPointNet, PointNet
 from tta_cattan.bench.models.shot_network import SHOT_PREFIX, init_backbone, shot_head, shot_network
 from tta_cattan.util.errors import UserError, first_line, nearest
 from tta_cattan.util.files import sha256_tensors
@@ -82,6 +98,7 @@ for _name, _architecture in {
     "small_resnet": Architecture(SmallResNet, trained_here=True),
     "small_cnn": Architecture(SmallCNN, trained_here=True),
     "pointnet": Architecture(PointNet, trained_here=True),
+    "plain_pointnet": Architecture(PlainPointNet, trained_here=True),
     "feature_mlp": Architecture(FeatureMLP, trained_here=True, keys=("IN_FEATURES", "WIDTH")),
     "shot_head": Architecture(shot_head, trained_here=True, keys=("IN_FEATURES",)),
     **{
@@ -155,12 +172,14 @@ def load_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> Loa
     return LoadedModel.of(model.to(resolve_device(cfg.DEVICE)), str(origin))
 
 
-def untrained_model(cfg: CfgNode, num_classes: int) -> nn.Module | None:
-    """Return the model that ``MODEL.ARCH`` names with random weights; None for RobustBench's."""
+def untrained_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> nn.Module | None:
+    """Return the model that ``MODEL.ARCH`` names with random weights; None where RobustBench cannot build it so."""
     if is_library_name(cfg.MODEL.ARCH):
         return load_from_library(cfg.MODEL.ARCH, num_classes, pretrained=False)
     architecture = find_architecture(cfg.MODEL.ARCH)
-    return None if architecture is None else architecture(num_classes, cfg.MODEL)
+    return (
+        untrained_of_robustbench(cfg.MODEL.ARCH, family) if not architecture else architecture(num_classes, cfg.MODEL)
+    )
 
 
 def check_arch(arch: str, family: str | None) -> None:

@@ -15,8 +15,7 @@ from tta_cattan.bench.results.published import PublishedRow, published
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import Statistic, Summary, sample_range
 from tta_cattan.bench.results.table import Entry, Table, number
-from tta_cattan.bench.run.gather import Gathered, domain_benchmark
-from tta_cattan.bench.run.pairs import published_of
+from tta_cattan.bench.run.gather import Gathered, domain_benchmark, published_of
 from tta_cattan.methods import method_title
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import write_text
@@ -184,27 +183,6 @@ def _curve(points: dict[Any, Statistic]) -> Curve:
     std = [100 * value for setting in x if (value := points[setting].std) is not None]
     band = std if len(std) == len(x) else None
     return Curve(x, [100 * points[setting].mean for setting in x], band)
-
-
-def present_options(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
-    """Present options varied one at a time: average accuracy and ECE, and the gain over the unchanged config.
-
-    Note: the gain is a difference of means over seeds; if it is of the size of their spread, it says nothing.
-    """
-    averages = gathered.summary.averages
-    bases = {row.method: averages.get((row.label, "accuracy")) for row in gathered.rows if not row.changes}
-    order = list(bases)
-    rows: list[list[Entry]] = []
-    for row in sorted(gathered.rows, key=lambda row: order.index(row.method)):  # all settings of a method together
-        found, base = averages.get((row.label, "accuracy")), bases.get(row.method)
-        if found is None:
-            continue
-        setting = ", ".join(f"{key}={value}" for key, value in row.changes) or "as it is"
-        gain = 100 * (found.mean - base.mean) if row.changes and base is not None else None
-        names = [Entry(method_title(row.method)), Entry(setting)]
-        rows.append([*names, percent(found), percent(averages.get((row.label, "ece"))), number(gain, sign="+")])
-    caption = "Mean accuracy in %; ECE as 100 times the fraction; gain over the config as it is, in points"
-    return Presentation((Table(["method", "setting", "accuracy", "ECE", "gain"], rows, caption),))
 
 
 def present_dimension(study: Study, gathered: Gathered, same_data: bool) -> Presentation:

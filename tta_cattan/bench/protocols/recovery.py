@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.protocols.evaluation import Evaluation
-from tta_cattan.bench.protocols.offline import adapt_offline
+from tta_cattan.bench.protocols.one_domain import adapt_offline
 from tta_cattan.bench.results.store import Record
 from tta_cattan.methods.base import AdaptationMethod
 from tta_cattan.metrics import auroc
@@ -79,7 +79,7 @@ class Gated:
 class AgreementCounts:
     """Per origin and agreement level q = 0..K: the samples (``n``), and how many each predictor gets right."""
 
-    counts: Mapping[str, Mapping[str, tuple[int, ...]]]
+    counts: Mapping[str, Mapping[str, Sequence[int]]]
 
     @classmethod
     def of(cls, qbar: Tensor, k: int, is_source: Tensor, correct: Mapping[str, Tensor]) -> AgreementCounts:
@@ -91,19 +91,10 @@ class AgreementCounts:
             if not members.any():
                 raise UserError(f"the mix has no {origin} sample: recovery is measured on samples of both domains")
             counts[origin] = {
-                name: tuple(torch.bincount(level[members & column], minlength=k + 1).tolist())
+                name: torch.bincount(level[members & column], minlength=k + 1).tolist()
                 for name, column in columns.items()
             }
         return cls(counts)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> AgreementCounts:
-        """Return the counts that ``to_dict`` gave, after a round trip through JSON."""
-        return cls({origin: {name: tuple(row) for name, row in rows.items()} for origin, rows in data.items()})
-
-    def to_dict(self) -> dict[str, dict[str, list[int]]]:
-        """Return plain lists, for a results file."""
-        return {origin: {name: list(row) for name, row in rows.items()} for origin, rows in self.counts.items()}
 
     @property
     def k(self) -> int:
@@ -125,16 +116,11 @@ class AgreementCounts:
         for origin in ORIGINS:
             rows = self.counts[origin]
             n = sum(rows["n"])
-            right = sum(rows[fallback if out else "adapted"][level] for level, out in enumerate(flagged))
-            after[origin] = right / n
+            after[origin] = sum(rows[fallback if out else "adapted"][q] for q, out in enumerate(flagged)) / n
             rate[origin] = sum(count for count, out in zip(rows["n"], flagged, strict=True) if out) / n
+        before = {origin: self.accuracy(origin, "adapted") for origin in ORIGINS}
         return Gated(
-            source_before=self.accuracy("source", "adapted"),
-            source_after=after["source"],
-            target_before=self.accuracy("target", "adapted"),
-            target_after=after["target"],
-            detection=rate["source"],
-            false_alarms=rate["target"],
+            before["source"], after["source"], before["target"], after["target"], rate["source"], rate["target"]
         )
 
     def auroc(self) -> float:
@@ -146,15 +132,7 @@ class AgreementCounts:
 
 def agreement_counts(records: Iterable[Record]) -> list[AgreementCounts]:
     """Return the counts of the records that the recovery protocol made."""
-    return [AgreementCounts.from_dict(record.info[_KEY]) for record in records if _KEY in record.info]
-
-
-@runtime_checkable
-class Bypassable(Protocol):
-    """A method that inserts something into the network, as CATTAn and IP do, and can predict without it."""
-
-    def predict_bypassed(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch without it; the adapted normalisation stays."""
+    return [AgreementCounts(record.info[_KEY]) for record in records if _KEY in record.info]
 
 
 class SourceRecovery(nn.Module):
@@ -191,10 +169,8 @@ class SourceRecovery(nn.Module):
     @torch.no_grad()
     def fall_back(self, x: Tensor, fallback: str) -> Tensor:
         """Return the logits that gated samples of the batch get."""
-        first = self.hypotheses[0]
-        if fallback == "bypass" and isinstance(first, Bypassable):
-            return first.predict_bypassed(x)
-        return self.source(x).float()
+        bypassed = getattr(self.hypotheses[0], "predict_bypassed", None)  # CATTAn and IP have it: they insert something
+        return bypassed(x) if fallback == "bypass" and bypassed is not None else self.source(x).float()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the gated logits of a batch."""
@@ -325,4 +301,4 @@ def run_recovery(
         "target_accuracy": counts.accuracy("target", "adapted"),
         "auroc": counts.auroc(),
     }
-    return metrics, {**hypotheses[0].describe(), _KEY: counts.to_dict()}
+    return metrics, {**hypotheses[0].describe(), _KEY: dict(counts.counts)}

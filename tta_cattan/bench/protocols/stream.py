@@ -40,7 +40,7 @@ class StreamEvaluation(Evaluation):
 
     def note(self, reading: Reading) -> None:
         """Keep a reading of the monitor where it completes a window."""
-        if reading.changed:
+        if "change" in reading.state:
             self.changes.append(reading.seen)
         estimate, last = reading.accuracy, self.watched[-1][0] if self.watched else 0
         if estimate is not None and reading.seen // WINDOW > last // WINDOW:
@@ -74,8 +74,7 @@ class StreamEvaluation(Evaluation):
 
     def predictions(self) -> dict[str, NDArray[Any]]:
         """Return the columns in the order of the stream, with the number of each sample's visit."""
-        columns = self.columns()
-        return {**columns, "visit": self.plan.visit.astype("int32")}
+        return {**self.columns(), "visit": self.plan.visit.astype("int32")}
 
 
 def window_counts(correct: Tensor, size: int = WINDOW) -> tuple[list[int], list[int]]:
@@ -110,18 +109,17 @@ def run_stream(
             method.reset()
         before = method.safety.collapses
         adapting = (number - 1) % adapt_every == 0
-        logits = method(batch.inputs) if adapting else method.predict(batch.inputs)
+        run = method if adapting else method.predict
+        logits, features = (run(batch.inputs), None) if tap is None else tap(run, batch.inputs)
         evaluation.add(batch.indices, logits, batch.labels)
-        if monitor is not None and tap is not None:
-            evaluation.note(monitor.observe(logits, tap.features))
+        if monitor is not None:
+            evaluation.note(monitor.observe(logits, features))
         if method.safety.collapses > before:
             evaluation.collapses.append(evaluation.count)
         if checkpoint is not None and number % every == 0:
             seconds = evaluation.earlier_seconds + time.perf_counter() - started
             _save(checkpoint, method, evaluation, number, seconds, monitor)
         on_batch()
-    if tap is not None:
-        tap.remove()
     return evaluation
 
 
@@ -162,6 +160,7 @@ def _resume(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation, 
     if state is None:
         return 0
     try:
+        done = int(state["done"])
         method.load_state_dict(state["method"])
         evaluation.restore(tuple(state["evaluation"]))
         evaluation.collapses, evaluation.earlier_seconds = state["collapses"], state["seconds"]
@@ -171,5 +170,5 @@ def _resume(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation, 
         restore_generators(state)
     except (RuntimeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"the checkpoint {path} is of another version of the method: delete it") from error
-    logger.info("resuming the stream after %d batches (%s)", state["done"], path)
-    return state["done"]
+    logger.info("resuming the stream after %d batches (%s)", done, path)
+    return done

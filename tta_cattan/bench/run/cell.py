@@ -19,12 +19,11 @@ from tta_cattan.bench.run.setting import Setting
 from tta_cattan.host.checkout import HostError
 from tta_cattan.methods import AdaptationMethod, setup_model
 from tta_cattan.monitor import EVENTS, Monitor
-from tta_cattan.network.copies import copy_for_adaptation, own_free_parameters
-from tta_cattan.util.allocator import keep_freed_memory
-from tta_cattan.util.errors import UserError
-from tta_cattan.util.interrupt import raise_if_interrupted
-from tta_cattan.util.plugins import load_plugins
+from tta_cattan.network.ownership import copy_for_adaptation, own_free_parameters
+from tta_cattan.util.errors import UserError, raise_if_interrupted
+from tta_cattan.util.memory import keep_freed_memory
 from tta_cattan.util.progress import progress
+from tta_cattan.util.registry import load_plugins
 
 _CLEAN = 1000  # samples without shift that a monitor is fitted to
 
@@ -72,12 +71,16 @@ def _record(job: Job, setting: Setting) -> Record:
         updates = len(part) * epochs if method.optimizer is not None else 0
         with progress(None, updates + len(stream), name) as bar:
 
+            def say() -> None:
+                now = f"epoch {bar.n // len(part) + 1} of {epochs}" if bar.n < updates else "predicting"
+                bar.set_postfix_str(now, refresh=False)
+
             def step() -> None:
                 bar.update()
                 if bar.n % len(part) == 0:
-                    now = f"epoch {bar.n // len(part) + 1} of {epochs}" if bar.n < updates else "predicting"
-                    bar.set_postfix_str(now, refresh=False)
+                    say()
 
+            say()
             evaluation = run_offline(method, stream, epochs, step, part)
     else:
         with progress(None, len(stream), name) as bar:

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from tta_cattan.methods import AdaptationMethod, Source, Tent
 from tta_cattan.methods.safety import Safety
-from tta_cattan.network.calibration import StreamStatistics
-from tta_cattan.network.copies import copy_for_adaptation
-from tta_cattan.network.normalization import affine_parameters
-from tta_cattan.util.allocator import give_back_freed_memory
+from tta_cattan.network.normalization import StreamStatistics, affine_parameters
+from tta_cattan.network.ownership import copy_for_adaptation
+from tta_cattan.util.memory import give_back_freed_memory
 from tta_cattan.util.precision import Precision
 
 # Metrics that differ from one computation of a cell to the next.

@@ -1,7 +1,4 @@
-"""Gathering the results of several comparisons, training missing source models first.
-
-A domain-adaptation benchmark has a run per source domain and a column per source>target pair.
-"""
+"""Gathering the results of several comparisons, training missing source models first; all source>target pairs."""
 
 from __future__ import annotations
 
@@ -12,18 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tta_cattan.bench.data import benchmark_of
-from tta_cattan.bench.data.adaptation import DomainBenchmark
-from tta_cattan.bench.results.store import Record
-from tta_cattan.bench.results.summary import Summary, summarise
-from tta_cattan.bench.run.plan import Row, Sweep, is_stream, plan_rows, sweeps_of
+from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
+from tta_cattan.bench.domain import Domain
+from tta_cattan.bench.results.published import PublishedTable, published, published_benchmarks
+from tta_cattan.bench.results.store import Cell, Record
+from tta_cattan.bench.results.summary import Statistic, Summary, sample_range, summarise
+from tta_cattan.bench.run.describe import describe
+from tta_cattan.bench.run.plan import Row, Sweep, check_read, is_stream, plan_rows, seeds, sweeps_of
 from tta_cattan.bench.run.runner import Outcome, run
-from tta_cattan.bench.run.setting import check_rows
+from tta_cattan.bench.run.setting import check_rows, is_defined
 from tta_cattan.bench.source.model import ensure_trained
 from tta_cattan.config import leaves, load_cfg
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
+
 
 logger = logging.getLogger(__name__)
 
@@ -127,3 +128,121 @@ def run_trained(rows: Sequence[Row]) -> Outcome:
     for row, benchmark in zip(rows, check_rows(rows), strict=True):
         ensure_trained(row.cfg, benchmark)
     return run(rows)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The results of all pairs, the published table, and how our data differ from the published ('': not at all)."""
+
+    summary: Summary
+    folder: Path
+    table: PublishedTable | None
+    difference: str
+
+    def remarks(self) -> list[str]:
+        """Return the remarks below the table."""
+        if self.table is None:
+            return []
+        lines = [f"(paper): {self.table.title}; {'; '.join(self.table.remarks) or 'as published'}"]
+        if self.difference:
+            lines.append(f"NOT the data of the published figures: {self.difference}. Do not compare the two.")
+        return lines
+
+
+def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str], dry_run: bool = False) -> Pairs | str:
+    """Run every pair that the config asks for, reusing finished source models and cells; a dry run says what would run.
+
+    Note: a method that needs images has a row of dashes on features.
+    """
+    benchmark = _benchmark(load_cfg(path, overrides))
+    names = [name.lower() for name in methods or [benchmark.cfg.MODEL.ADAPTATION]]
+    defined = [name for name in names if is_defined(name, benchmark)]
+    if not defined:
+        raise UserError(f"{', '.join(names)}: needs images, and {benchmark.name} has none")
+    if benchmark.cfg.MODEL.CKPT_PATH and len(benchmark.sources()) > 1:
+        raise UserError(
+            "MODEL.CKPT_PATH names one source model, and these pairs have several sources: name one with DATA.SOURCE"
+        )
+    by_source = plan_sources(benchmark, path, overrides, defined)
+    check_read(overrides, [row for rows in by_source.values() for row in rows])
+    benchmarks = {source: _benchmark(rows[0].cfg) for source, rows in by_source.items()}
+    difference = next(filter(None, (each.differs_from_published() for each in benchmarks.values())), "")
+    if dry_run:
+        text = describe({source: (rows, [benchmarks[source]] * len(rows)) for source, rows in by_source.items()})
+        logger.info("dry run: nothing was computed or written; the configuration and the data are in order")
+        return text
+    records, _ = run_sources(benchmark, by_source)
+    expected = [
+        Cell(row.method, benchmark.pair_label(source, domain.name), 0, seed)
+        for source, rows in by_source.items()
+        for row in rows
+        for domain in benchmarks[source].domains()
+        for seed in seeds(row.cfg)
+    ]
+    summary = replace(summarise(records, expected), methods=tuple(names))
+    cfg = benchmark.cfg
+    name = f"{benchmark.name}-{cfg.MODEL.ARCH}-pairs-{cfg.TEST.PROTOCOL}".replace("/", "_")
+    pairs = Pairs(summary, Path(cfg.SAVE_DIR) / name, published_of(benchmark), difference)
+    summary.write(pairs.folder, _header(pairs, by_source, records))
+    return pairs
+
+
+def published_of(benchmark: DomainBenchmark) -> PublishedTable | None:
+    """Return the paper's table of a benchmark; of features, that of the images with the same domains."""
+    names = set(benchmark.short_names)
+    alike = (
+        name
+        for name in published_benchmarks()
+        if name in BENCHMARK_REGISTRY and set(getattr(BENCHMARK_REGISTRY.get(name), "short_names", ())) == names
+    )
+    return published(benchmark.name) or published(next(alike, ""))
+
+
+def beside_published(summary: Summary, table: PublishedTable | None) -> Summary:
+    """Return a summary in which each method is followed by its published row, if there is one."""
+    if table is None:
+        return summary
+    methods: list[str] = []
+    cells, averages = dict(summary.cells), dict(summary.averages)
+    for method in summary.methods:
+        methods.append(method)
+        row = table.rows.get(method)
+        if row is None:
+            continue
+        methods.append(f"{method} (paper)")
+        for domain in summary.domains:
+            if domain.name in row.accuracy:
+                cells[methods[-1], domain, "accuracy"] = Statistic(row.accuracy[domain.name] / 100, None, 1)
+        if {domain.name for domain in summary.domains} == set(row.accuracy):  # averages are of the same columns
+            averages[methods[-1], "accuracy"] = Statistic(row.average / 100, None, 1)
+            if row.ece is not None:
+                averages[methods[-1], "ece"] = Statistic(row.ece, None, 1)
+    return replace(summary, methods=tuple(methods), cells=cells, averages=averages)
+
+
+def _benchmark(cfg: Any) -> DomainBenchmark:
+    benchmark = domain_benchmark(cfg)
+    if benchmark is None:
+        raise UserError(
+            f"CORRUPTION.DATASET = {cfg.CORRUPTION.DATASET!r} has no source>target pairs: compare methods on it with "
+            "`tta-cattan --cfg FILE --methods A,B`"
+        )
+    return benchmark
+
+
+def _header(pairs: Pairs, by_source: dict[str, list[Row]], records: Sequence[Record]) -> list[str]:
+    """Return the lines above the tables, including the published table."""
+    cfg = next(iter(by_source.values()))[0].cfg
+    lines = [
+        f"{cfg.CORRUPTION.DATASET}, {cfg.MODEL.ARCH} trained on each of {', '.join(by_source)}; "
+        f"{sample_range(records)} samples per target; {cfg.TEST.PROTOCOL} protocol; "
+        f"seeds {', '.join(map(str, seeds(cfg)))}",
+        *pairs.remarks(),
+    ]
+    if pairs.table is not None and pairs.table.columns:
+        domains = tuple(Domain(column) for column in pairs.table.columns)
+        empty = Summary(tuple(pairs.table.rows), domains, ("accuracy",), {}, {}, 0)
+        both = beside_published(empty, pairs.table)
+        only = replace(both, methods=both.methods[1::2])
+        lines += ["", "## Published accuracy (%)", "", only.table().to_markdown().rstrip()]
+    return lines

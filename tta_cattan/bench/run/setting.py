@@ -18,9 +18,15 @@ from tta_cattan.bench.models.checkpoints import read_checkpoint
 from tta_cattan.bench.models.zoo import LoadedModel, check_arch, resolve_device, untrained_model
 from tta_cattan.bench.run.cost import tent_bytes
 from tta_cattan.bench.run.plan import Row, cell_fingerprint, is_stream
-from tta_cattan.bench.source.fitting import aligning_method, feature_place, forward_method
 from tta_cattan.bench.source.model import require_trained, source_model
-from tta_cattan.bench.source.subspace import check_source_basis, source_choice, source_subspace
+from tta_cattan.bench.source.subspace import (
+    aligning_method,
+    check_source_basis,
+    feature_place,
+    forward_method,
+    source_choice,
+    source_subspace,
+)
 from tta_cattan.config import leaves, shared_keys
 from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, setup_model
 from tta_cattan.util.errors import UserError, first_line
@@ -138,11 +144,11 @@ def check_alike(first: Row, other: Row) -> None:
 def rehearse_rows(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
     """Build each method on its model, untrained, and let that predict the first two target samples.
 
-    Note: RobustBench builds its models with their weights only, so theirs are left for later.
+    Note: RobustBench builds some of its models with their weights only; these are left for later.
     """
     probed = set()
     for row, benchmark in zip(rows, benchmarks, strict=True):
-        model = untrained_model(row.cfg, benchmark.num_classes)
+        model = untrained_model(row.cfg, benchmark.num_classes, benchmark.family)
         if model is not None:
             if id(benchmark) not in probed:
                 check_inputs(row.cfg, model, first_inputs(benchmark))

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from tta_cattan import __version__
 from tta_cattan.bench.data import Benchmark, Stream
-from tta_cattan.bench.data.feature_shards import MANIFEST, Manifest, shard_is_complete, write_shard
+from tta_cattan.bench.data.features import MANIFEST, Manifest, shard_is_complete, write_shard
 from tta_cattan.bench.data.image_files import ImageList
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.models.encoder import feature_dim

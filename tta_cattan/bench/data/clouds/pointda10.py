@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from tta_cattan.bench.data.adaptation import DomainBenchmark
-from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
+from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
 from tta_cattan.bench.data.clouds.benchmark import (
     AUGMENTATION,
     CloudBenchmark,

@@ -1,12 +1,14 @@
-"""What may be handed to a method as its network."""
+"""Whose a network is: what may be given to a method, and copies that share its memory or do not."""
 
 from __future__ import annotations
 
+import copy
 import weakref
 
 import torch
 from torch import nn
 
+from tta_cattan.network.normalization import StreamStatistics, affine_parameters, statistics_layers
 from tta_cattan.util.errors import UserError
 
 _WRAPPED: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
@@ -49,3 +51,38 @@ def require_precision(model: nn.Module, method: str) -> None:
                 f"{name} is {str(param.dtype).removeprefix('torch.')}, too coarse for the updates of {method}: give "
                 "the network in float32 (.float()), with mixed_precision=True for speed"
             )
+
+
+def plain_copy(model: nn.Module, calibration: StreamStatistics) -> nn.Module:
+    """Return a frozen copy of ``model`` in evaluation mode whose running statistics are the calibrated ones."""
+    plain = copy.deepcopy(model)
+    layers = statistics_layers(plain)
+    calibration.write_to(layers)
+    for layer in layers:
+        layer.track_running_stats = True
+    for param in plain.parameters():
+        param.grad = None
+    return plain.requires_grad_(False).eval()
+
+
+def copy_for_adaptation(model: nn.Module) -> nn.Module:
+    """Return a copy with parameters of its own for the normalisation layers, and the memory of all others shared.
+
+    Note: a shared parameter is an object of its own, so that freeing or replacing it does not reach ``model``; what is
+    freed must be made the copy's by ``own_free_parameters`` before it is updated in place.
+    """
+    updated = {id(param) for param in affine_parameters(model)[0]}
+    memo = {
+        id(param): nn.Parameter(param.detach(), requires_grad=False)
+        for param in model.parameters()
+        if id(param) not in updated
+    }
+    return copy.deepcopy(model, memo)
+
+
+def own_free_parameters(adapted: nn.Module, model: nn.Module) -> None:
+    """Give ``adapted`` its own memory for every parameter that takes gradients and lies in that of ``model``."""
+    shared = {param.data_ptr() for param in model.parameters()}
+    for param in adapted.parameters():
+        if param.requires_grad and param.data_ptr() in shared:
+            param.data = param.data.clone()

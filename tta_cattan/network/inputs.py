@@ -1,7 +1,8 @@
-"""The input transformation of IP (Mummadi et al. 2021)."""
+"""What is done to a network's input: the mirror image, and the learnt transformation of IP (Mummadi et al. 2021)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,22 @@ from torch import Tensor, nn
 
 from tta_cattan.network.normalization import affine_parameters, require_module
 from tta_cattan.util.errors import UserError
+
+
+def with_mirror_images(x: Tensor) -> Tensor:
+    """Return a batch of images followed by their mirror images, left and right exchanged."""
+    if x.ndim != 4:
+        raise UserError(
+            f"MIRROR mirrors images of shape (batch, channels, height, width), and these have shape {tuple(x.shape)}: "
+            "set MIRROR False (mirror=False) for features and point clouds"
+        )
+    return torch.cat([x, x.flip(-1)])
+
+
+def mean_prediction(logits: Tensor) -> Tensor:
+    """``log((softmax(y_i) + softmax(y_{n+i})) / 2)`` of 2n rows of logits: the mean prediction, as n rows of logits."""
+    first, second = logits.log_softmax(1).chunk(2)
+    return torch.logaddexp(first, second) - math.log(2)
 
 
 class InputTransform(nn.Module):

@@ -1,4 +1,4 @@
-"""The offline protocol, the paper's."""
+"""One target domain from a reset on: online, TENT's protocol, and offline, the paper's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,16 @@ from tta_cattan.bench.data.stream import Stream, Unlabelled
 from tta_cattan.bench.protocols.evaluation import Evaluation, count_correct
 from tta_cattan.methods.base import AdaptationMethod
 from tta_cattan.util.errors import UserError
+
+
+def run_online(method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None] = lambda: None) -> Evaluation:
+    """Reset, then one pass: each batch is predicted and adapted to in the same forward."""
+    method.reset()
+    evaluation = Evaluation(online=True)
+    for batch in stream:
+        evaluation.add(batch.indices, method(batch.inputs), batch.labels)
+        on_batch()
+    return evaluation
 
 
 def run_offline(
