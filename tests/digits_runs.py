@@ -95,9 +95,9 @@ def main_in_process(arguments: list[str], output: str) -> None:
 
 def fit_slowly(arguments: list[str], output: str) -> None:
     """Run ``fit-source`` with a checkpoint after every batch, and slowly enough to be killed in between."""
-    from tta_cattan.bench.source import fitting
+    from tta_cattan.bench.source import subspace
 
-    fitting._SAVE_EVERY, fitting._save = -1.0, _and_wait(fitting._save)
+    subspace._SAVE_EVERY, subspace._save = -1.0, _and_wait(subspace._save)
     main_in_process(arguments, output)
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tta_cattan.alignment.aligned import AlignedHead
-from tta_cattan.bench.data.arrays import read_npz
 from tta_cattan.bench.data.corruptions import COMMON
 from tta_cattan.bench.data.corruptions.make import Task, corrupt_array_file
+from tta_cattan.bench.data.datasets import read_npz
 from tta_cattan.bench.models.checkpoints import load_weights
 from tta_cattan.bench.models.networks import inner_network
 from tta_cattan.bench.models.zoo import ARCHITECTURES
@@ -87,7 +87,7 @@ def load_images(data: Path, out: Path, run: Run, name: str, severity: int) -> tu
     if severity:
         folder = out / run.part / "CIFAR-10-C"
         y = np.load(folder / "labels.npy")
-        x = np.load(folder / f"{name}.npy", mmap_mode="r")[(severity - 1) * 10000 :][: len(y)]
+        x = np.load(folder / f"{name}.npy", mmap_mode="r")[(severity - 1) * len(y) :][: len(y)]
     else:
         x, y = read_npz(data / "cifar10" / "test.npz", ("x", "y"))
         part = {"calibration": CALIBRATION, "clean": CLEAN}.get(name) or PARTS[run.part]

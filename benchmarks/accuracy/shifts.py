@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import TensorDataset
 
-from tta_cattan.bench.data.arrays import load_npz, read_npz
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
 from tta_cattan.bench.data.corruptions.make import Task, corrupt_array_file, corrupt_folder
+from tta_cattan.bench.data.datasets import first, load_npz, read_npz
 from tta_cattan.bench.data.domain_arrays import DigitsDA
-from tta_cattan.bench.data.sampling import first
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.files import atomic_path
 

@@ -168,10 +168,10 @@ def work(arguments: list[str], output: str) -> None:
     import torch
 
     from tta_cattan.bench.protocols import stream
-    from tta_cattan.bench.source import fitting
+    from tta_cattan.bench.source import subspace
     from tta_cattan.cli.main import main
 
-    fitting._SAVE_EVERY, stream._SAVE_EVERY = 0.05, 64
+    subspace._SAVE_EVERY, stream._SAVE_EVERY = 0.05, 64
     torch.set_num_threads(1)
     sys.exit(main(arguments))
 

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 
 from tta_cattan import CATTAn, CATTAnPlus, fit_subspace
-from tta_cattan.bench.data.arrays import to_tensor
 from tta_cattan.bench.data.corruptions import corrupt_batch
+from tta_cattan.bench.data.datasets import to_tensor
 from tta_cattan.bench.data.digits import load_digit_images
 from tta_cattan.bench.models.networks import SmallResNet
 from tta_cattan.methods.tent import Tent

@@ -38,9 +38,15 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.bench.data import benchmark_of
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.bench.source.distributed import join_workers
-    from tta_cattan.bench.source.fitting import fit_moments, fit_source_subspace, forward_method, remove_checkpoint
     from tta_cattan.bench.source.model import source_model
-    from tta_cattan.bench.source.subspace import default_path, require_source_data
+    from tta_cattan.bench.source.subspace import (
+        default_path,
+        fit_moments,
+        fit_source_subspace,
+        forward_method,
+        remove_checkpoint,
+        require_source_data,
+    )
     from tta_cattan.config import find_config, load_cfg
 
     if args.per_class is not None:

@@ -27,9 +27,8 @@ def main(argv: Sequence[str]) -> int:
     from tta_cattan.bench.data import benchmark_of
     from tta_cattan.bench.models.zoo import check_arch
     from tta_cattan.bench.run.log import setup_logging
-    from tta_cattan.bench.source.fitting import forward_method
     from tta_cattan.bench.source.model import train_source, validation_accuracy
-    from tta_cattan.bench.source.subspace import auto_path, kept_subspace
+    from tta_cattan.bench.source.subspace import auto_path, forward_method, kept_subspace
     from tta_cattan.config import find_config, load_cfg
 
     setup_logging()

@@ -130,7 +130,6 @@ class AdaptationMethod(nn.Module):
     on_divergence: str = key(
         "report", "reaction to a loss that stays far above its level", one_of(*REACTIONS), at="SAFETY.ON_DIVERGENCE"
     )
-    collapse_window: int = key(256, "predictions in which a collapse is looked for", at_least(1), at="SAFETY.WINDOW")
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -661,7 +660,7 @@ class AdaptationMethod(nn.Module):
         return {name: value.detach().clone() for name, value in state.items() if id(value) in moving}
 
     def _new_safety(self) -> Safety:
-        return Safety(self.on_collapse, self.on_divergence, self.collapse_window)
+        return Safety(self.on_collapse, self.on_divergence)
 
     def _new_precision(self) -> Precision:
         return Precision(self.mixed_precision)

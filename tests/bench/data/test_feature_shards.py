@@ -11,8 +11,8 @@ import torch
 from feature_folders import manifest, write_domain
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
+from tta_cattan.bench.data.datasets import per_class
 from tta_cattan.bench.data.features import FeatureFolder, Manifest, open_features, shard_is_complete
-from tta_cattan.bench.data.sampling import per_class
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from tta_cattan.bench.data.sampling import balanced, labels_of, split_at_random, take
+from tta_cattan.bench.data.datasets import balanced, labels_of, split_at_random, take
 from tta_cattan.bench.data.stream import BatchedDataset
 
 SIZES = (30, 20, 3)

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from tta_cattan.bench.data import Stream, Unlabelled
-from tta_cattan.bench.data.sampling import per_class
+from tta_cattan.bench.data.datasets import per_class
 from tta_cattan.util.errors import UserError
 
 CPU = torch.device("cpu")

@@ -20,7 +20,7 @@ from tta_cattan.alignment import SourceMoments, Subspace, fit_subspace, orthonor
 from tta_cattan.alignment.subspace import sha256_weights
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
 from tta_cattan.bench.run.log import reset_logging
-from tta_cattan.bench.source import fitting
+from tta_cattan.bench.source import subspace as fitting
 from tta_cattan.bench.source.model import source_model
 from tta_cattan.bench.source.subspace import default_path, source_subspace
 from tta_cattan.cli.main import main

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tta_cattan.bench.data.sampling import balanced, count_per_class
+from tta_cattan.bench.data.datasets import balanced, count_per_class
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.registry import Registry

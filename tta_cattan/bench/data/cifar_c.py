@@ -9,10 +9,17 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from tta_cattan.bench.data.arrays import check_images, identity_of_rows, load_npz, read_npz, to_tensor
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
-from tta_cattan.bench.data.sampling import count_per_class, first
+from tta_cattan.bench.data.datasets import (
+    check_images,
+    count_per_class,
+    first,
+    identity_of_rows,
+    load_npz,
+    read_npz,
+    to_tensor,
+)
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.door import checked_array, checked_labels, open_npy
 from tta_cattan.util.errors import UserError

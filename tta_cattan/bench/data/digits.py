@@ -10,10 +10,9 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
-from tta_cattan.bench.data.arrays import to_tensor
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA, corrupt_batch
-from tta_cattan.bench.data.sampling import first
+from tta_cattan.bench.data.datasets import first, to_tensor
 from tta_cattan.bench.domain import Domain
 
 N_TRAIN = 1297

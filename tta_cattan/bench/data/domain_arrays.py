@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
-from tta_cattan.bench.data.arrays import read_npz
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
+from tta_cattan.bench.data.datasets import read_npz
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.door import checked_array, checked_labels
 from tta_cattan.util.errors import UserError

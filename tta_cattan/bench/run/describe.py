@@ -21,7 +21,7 @@ from tta_cattan.bench.results.summary import sample_range
 from tta_cattan.bench.results.table import number_range
 from tta_cattan.bench.run.plan import Row, is_stream, protocol_name, seeds
 from tta_cattan.bench.run.setting import Setting, rehearse, subspace_hash
-from tta_cattan.bench.source.fitting import forward_method
+from tta_cattan.bench.source.subspace import forward_method
 from tta_cattan.config import dump_yaml, method_keys, to_dict
 from tta_cattan.config.declared import set_value
 from tta_cattan.methods import ADAPTATION_REGISTRY

@@ -14,7 +14,7 @@ from tta_cattan.alignment import Subspace
 from tta_cattan.bench.data import Benchmark, Stream
 from tta_cattan.bench.models.networks import IMAGENET_MEAN, IMAGENET_STD
 from tta_cattan.bench.run.setting import Setting
-from tta_cattan.bench.source.fitting import aligning_method, feature_place
+from tta_cattan.bench.source.subspace import aligning_method, feature_place
 from tta_cattan.network.layers import iterate_features
 
 if TYPE_CHECKING:

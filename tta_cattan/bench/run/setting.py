@@ -18,9 +18,15 @@ from tta_cattan.bench.models.checkpoints import read_checkpoint
 from tta_cattan.bench.models.zoo import LoadedModel, check_arch, resolve_device, untrained_model
 from tta_cattan.bench.run.cost import tent_bytes
 from tta_cattan.bench.run.plan import Row, cell_fingerprint, is_stream
-from tta_cattan.bench.source.fitting import aligning_method, feature_place, forward_method
 from tta_cattan.bench.source.model import require_trained, source_model
-from tta_cattan.bench.source.subspace import check_source_basis, source_choice, source_subspace
+from tta_cattan.bench.source.subspace import (
+    aligning_method,
+    check_source_basis,
+    feature_place,
+    forward_method,
+    source_choice,
+    source_subspace,
+)
 from tta_cattan.config import leaves, shared_keys
 from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, setup_model
 from tta_cattan.util.errors import UserError

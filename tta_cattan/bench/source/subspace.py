@@ -1,31 +1,216 @@
-"""Finding what a run needs of its source: CATTAn's subspace, or the moments of CATTAn-F."""
+"""What a run needs of its source: CATTAn's subspace or the moments of CATTAn-F, found or fitted."""
 
 from __future__ import annotations
 
 import json
 import logging
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tta_cattan.alignment import SourceMoments, Subspace
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+from tta_cattan import __version__
+from tta_cattan.alignment import FeatureMoments, SourceMoments, Subspace, fit_source_moments, subspace_of_moments
+from tta_cattan.alignment.recolouring import ENOUGH_IMAGES
 from tta_cattan.alignment.subspace import find_subspaces, moments_name, sha256_weights, subspace_path
 from tta_cattan.bench.data.benchmark import Benchmark
-from tta_cattan.bench.models.zoo import LoadedModel
-from tta_cattan.bench.source.fitting import (
-    aligning_method,
-    fit_moments,
-    fit_source_subspace,
-    forward_method,
-    remove_checkpoint,
-)
+from tta_cattan.bench.data.datasets import per_class
+from tta_cattan.bench.data.stream import Stream
+from tta_cattan.bench.models.zoo import LoadedModel, resolve_device
+from tta_cattan.bench.source.distributed import ALONE, Workers
 from tta_cattan.config import get_defaults
+from tta_cattan.methods import ADAPTATION_REGISTRY, CATTAn, CATTAnForward
+from tta_cattan.network.layers import find_classifier, iterate_features
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import sha256_text
+from tta_cattan.util.files import atomic_path, sha256_text
+from tta_cattan.util.progress import progress
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
     from yacs.config import CfgNode
 
+
 logger = logging.getLogger(__name__)
+
+
+_SAVE_EVERY = 60.0  # seconds between two checkpoints
+
+
+def fit_source_subspace(
+    cfg: CfgNode,
+    loaded: LoadedModel,
+    benchmark: Benchmark,
+    path: Path,
+    workers: Workers = ALONE,
+    d: int | None = None,
+) -> Subspace:
+    """Fit the subspace of the benchmark's source data; every process calls this with its share of the work.
+
+    Note: ``path`` itself is not written. Beside it, each process keeps a checkpoint from which a killed fit resumes,
+    until ``remove_checkpoint`` is called.
+    """
+    data = per_class(benchmark.source(), cfg.SOURCE.PER_CLASS, cfg.RNG_SEED)
+    device = resolve_device(cfg.DEVICE)
+    stream = Stream(data, cfg.TEST.BATCH_SIZE, cfg.RNG_SEED, device, cfg.TEST.NUM_WORKERS)
+    layer = aligning_method(cfg).value_in(cfg, "layer")
+    inputs = next(iter(stream.only([0]))).inputs[:2] if layer else None
+    place, dim, _ = feature_place(cfg, loaded.model, benchmark, inputs)
+    if d is not None and not 1 <= d <= min(dim, len(data)):
+        raise UserError(
+            f"--d {d}: {len(data)} samples of {dim} features determine 1 to {min(dim, len(data))} directions"
+        )
+    provenance = {**describe_fit(cfg, loaded, benchmark, len(data)), "layer": place}
+    checkpoint = _checkpoint(path, workers)
+    # A checkpoint counts batches: it is of this fit only where the batches are the same.
+    identity = {**provenance, "batch": cfg.TEST.BATCH_SIZE, "seed": cfg.RNG_SEED, "from": cfg.DATA.SOURCE_DIR}
+    moments, done = _resume(checkpoint, identity, FeatureMoments(dim, device))
+    mine = range(workers.rank, len(stream), workers.count)
+    if done:
+        logger.info("resuming after %d of %d batches (%s)", done, len(mine), checkpoint)
+    batches = (batch.inputs for batch in stream.only(mine[done:]))
+    features = iterate_features(loaded.model, place, batches, layer, dim)
+    moments = _absorb(moments, features, len(mine), done, checkpoint, identity)
+    whole = reduce_moments(moments, workers)
+    return subspace_of_moments(whole, d, _centered(cfg), provenance, layer)
+
+
+def fit_moments(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> SourceMoments:
+    """Take the moments of the benchmark's source data: of as many images, in seeded order, as are enough."""
+    data = per_class(benchmark.source(), cfg.SOURCE.PER_CLASS, cfg.RNG_SEED)
+    stream = Stream(data, cfg.TEST.BATCH_SIZE, cfg.RNG_SEED, resolve_device(cfg.DEVICE), cfg.TEST.NUM_WORKERS)
+    enough = range(min(len(stream), -(-ENOUGH_IMAGES // cfg.TEST.BATCH_SIZE)))
+    inputs = (batch.inputs for batch in progress(stream.only(enough), len(enough), "taking the source's moments"))
+    provenance = describe_fit(cfg, loaded, benchmark, min(len(data), ENOUGH_IMAGES))
+    return fit_source_moments(loaded.model, inputs, CATTAnForward.value_in(cfg, "channels"), provenance)
+
+
+def forward_method(cfg: CfgNode) -> type[CATTAnForward] | None:
+    """Return the class of the config's method if it needs the source's moments."""
+    name = cfg.MODEL.ADAPTATION
+    method = ADAPTATION_REGISTRY.get(name) if name in ADAPTATION_REGISTRY else CATTAn
+    return method if issubclass(method, CATTAnForward) else None
+
+
+def aligning_method(cfg: CfgNode) -> type[CATTAn]:
+    """Return the class whose keys say how the subspace is fitted: the config's method if it aligns, else CATTAn."""
+    name = cfg.MODEL.ADAPTATION
+    method = ADAPTATION_REGISTRY.get(name) if name in ADAPTATION_REGISTRY else CATTAn
+    return method if issubclass(method, CATTAn) else CATTAn
+
+
+def feature_place(cfg: CfgNode, model: nn.Module, benchmark: Benchmark, inputs: Tensor | None) -> tuple[str, int, int]:
+    """Return the module whose features are aligned, their number, and how many rows of them a sample gives.
+
+    It is the classifier, whose input they are, or the config's ``LAYER``, whose output they are; that layer's is
+    known only from a pass over a few ``inputs``.
+    """
+    layer = aligning_method(cfg).value_in(cfg, "layer")
+    if layer and inputs is not None:
+        rows = next(iterate_features(model, "", [inputs.to(next(model.parameters()).device)], layer))
+        return layer, rows.shape[1], len(rows) // len(inputs)
+    classifier = find_classifier(model, cfg.MODEL.CLASSIFIER, benchmark.num_classes)
+    return classifier, model.get_submodule(classifier).in_features, 1
+
+
+def _centered(cfg: CfgNode) -> bool:
+    return aligning_method(cfg).value_in(cfg, "centering") != "none"
+
+
+def remove_checkpoint(path: Path, workers: Workers = ALONE) -> None:
+    """Delete the checkpoint of a fit, once its result is on the disk."""
+    _checkpoint(path, workers).unlink(missing_ok=True)
+
+
+def _checkpoint(path: Path, workers: Workers) -> Path:
+    return path.with_name(f".{path.name}.{workers.rank}-of-{workers.count}.checkpoint")
+
+
+def describe_fit(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark, n: int) -> dict[str, Any]:
+    """Return the provenance of a subspace: model, data, number of samples, versions."""
+    return {
+        "model": cfg.MODEL.ARCH,
+        "weights_sha256": sha256_weights(loaded.model),
+        "data": benchmark.describe_source(),
+        "n": n,
+        "per_class": cfg.SOURCE.PER_CLASS,
+        "seed": cfg.RNG_SEED if cfg.SOURCE.PER_CLASS else None,
+        "centering": "pca" if _centered(cfg) else "none",
+        "versions": {"tta-cattan": __version__, "torch": torch.__version__},
+    }
+
+
+def _absorb(
+    moments: FeatureMoments,
+    features: Iterator[Tensor],
+    batches: int,
+    done: int,
+    checkpoint: Path,
+    identity: dict[str, Any],
+) -> FeatureMoments:
+    """Add the features of this process's remaining batches to the sums."""
+    saved = time.monotonic()
+    for position, rows in enumerate(progress(features, batches - done, "fitting the source subspace"), start=done + 1):
+        moments.update(rows.float())
+        if time.monotonic() - saved > _SAVE_EVERY:
+            _save(checkpoint, moments, position, identity)
+            saved = time.monotonic()
+    return moments
+
+
+def reduce_moments(moments: FeatureMoments, workers: Workers) -> FeatureMoments:
+    """Return the moments of all processes' samples; only sums are exchanged.
+
+    With ``n = sum n_k`` and ``m = sum n_k m_k / n`` the scatter is ``sum_k S_k + n_k (m_k - m)(m_k - m)^T``.
+    """
+    moments.flush()
+    if workers.count == 1:
+        return moments
+    sums = torch.cat([moments.mean * moments.count, moments.mean.new_tensor([moments.count])]).cpu()
+    dist.all_reduce(sums)
+    count = int(sums[-1].item())
+    mean = sums[:-1] / count
+    shift = moments.mean.cpu() - mean
+    scatter = moments.scatter.cpu() + moments.count * torch.outer(shift, shift)
+    dist.all_reduce(scatter)
+    whole = FeatureMoments(moments.dim)
+    whole.count, whole.mean, whole.scatter = count, mean, scatter
+    return whole
+
+
+def _save(checkpoint: Path, moments: FeatureMoments, done: int, identity: dict[str, Any]) -> None:
+    # Nothing is folded in beforehand: when this is called depends on the clock, and the sums must not.
+    with atomic_path(checkpoint) as temporary:
+        save_file(
+            {"mean": moments.mean.cpu(), "scatter": moments.scatter.cpu(), "waiting": moments.waiting().cpu()},
+            temporary,
+            metadata={"done": str(done), "count": str(moments.count), "of": json.dumps(identity, sort_keys=True)},
+        )
+
+
+def _resume(checkpoint: Path, identity: dict[str, Any], moments: FeatureMoments) -> tuple[FeatureMoments, int]:
+    """Return the sums so far and the number of batches in them; none where the checkpoint is of another fit."""
+    from safetensors import SafetensorError, safe_open
+
+    if not checkpoint.is_file():
+        return moments, 0
+    try:
+        with safe_open(checkpoint, framework="pt") as file:
+            header = file.metadata()
+            if header.get("of") != json.dumps(identity, sort_keys=True):
+                return moments, 0
+            moments.mean.copy_(file.get_tensor("mean"))
+            moments.scatter.copy_(file.get_tensor("scatter"))
+            waiting = file.get_tensor("waiting")
+    except SafetensorError:
+        return FeatureMoments(moments.dim, moments.device), 0
+    moments.count = int(header["count"])
+    moments.update(waiting)
+    return moments, int(header["done"])
+
 
 _MODEL_ALONE = ("classifier", "none")
 

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from tqdm import tqdm
 
 from tta_cattan.bench.data.benchmark import Benchmark
-from tta_cattan.bench.data.sampling import split_at_random, take
+from tta_cattan.bench.data.datasets import split_at_random, take
 from tta_cattan.bench.data.stream import Batch, Stream
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from tta_cattan.bench.data.arrays import read_npz
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
 from tta_cattan.bench.data.clouds.benchmark import AUGMENTATION, take_points, to_batch, to_unit_sphere
 from tta_cattan.bench.data.clouds.shapes_c import ShapesC, shifted
-from tta_cattan.bench.data.sampling import balanced
+from tta_cattan.bench.data.datasets import balanced, read_npz
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.door import checked_array, checked_labels
 from tta_cattan.util.files import sha256_file

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
 from tta_cattan.bench.data.clouds.benchmark import AUGMENTATION, CloudBenchmark, take_points, to_batch, to_unit_sphere
-from tta_cattan.bench.data.sampling import balanced
+from tta_cattan.bench.data.datasets import balanced
 from tta_cattan.bench.domain import Domain
 
 SOURCE_PER_CLASS, TARGET_PER_CLASS = 40, 20
@@ -114,7 +114,8 @@ def scan(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndar
 def thin_out(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Drop 18 % per severity of the half of the points that is nearest to one of them, so that the density varies."""
     near = np.argsort(np.linalg.norm(points - points[rng.integers(len(points))], axis=1))[: len(points) // 2]
-    kept = np.delete(np.arange(len(points)), rng.permutation(near)[: round(0.18 * severity * len(near))])
+    lost = rng.permutation(near)[: round(0.18 * severity * len(near))]
+    kept: np.ndarray = np.delete(np.arange(len(points)), lost)
     return take_points(points[rng.permutation(kept)], len(points))
 
 

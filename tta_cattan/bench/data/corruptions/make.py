@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
-from tta_cattan.bench.data.arrays import check_images, read_npz
 from tta_cattan.bench.data.corruptions.apply import corrupt, corrupt_batch, image_rng
 from tta_cattan.bench.data.corruptions.functions import load_textures
 from tta_cattan.bench.data.corruptions.strengths import TableName
+from tta_cattan.bench.data.datasets import check_images, read_npz
 from tta_cattan.bench.data.image_files import read_rgb
 from tta_cattan.util.door import open_npy
 from tta_cattan.util.errors import UserError
