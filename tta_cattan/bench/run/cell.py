@@ -77,7 +77,7 @@ def _record(job: Job, setting: Setting) -> Record:
 
             def step() -> None:
                 bar.update()
-                if bar.n % len(part) == 0:
+                if bar.n % len(part) == 0 and bar.n <= updates:
                     say()
 
             say()
