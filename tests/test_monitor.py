@@ -240,7 +240,7 @@ def test_a_method_rests_on_data_without_drift():
 def test_what_is_worse_than_the_frozen_network_is_told():
     method, frozen = Tent(Network(), lr=0.0), Network().eval()
     told: list[str] = []
-    watching = fitted(method, callback=lambda event, _: told.append(event), frozen_every=1)
+    watching = fitted(method, callback=lambda event, _: told.append(event))
     watched = watching.watch(method, frozen=frozen)
     spoil(method)
     for x, _ in batches(600, 1):

@@ -34,7 +34,7 @@ from tta_cattan.monitor import EVENTS, Calibration, Monitor, Reading, Reference
 
 Score = Callable[[Outputs], float]
 NETWORKS = {"resnet20": "ResNet-20", "resnet56": "ResNet-56"}
-METHODS = {"source": "frozen", "tent": "TENT", "cattan_plus": "CATTAn+"}
+METHODS = {"source": "frozen", "tent": "TENT", "cattan_forward": "CATTAn-F"}
 _FROZEN = {"method": "source", "lr": None, "batch": BATCH}
 WINDOW = 250  # of the monitor, in streams
 # Those that are accuracies as they are; every estimator also gets a line, fitted to the five corruptions that choose.
@@ -140,10 +140,7 @@ def watched(evaluation: Evaluation, run: Run, outputs: Outputs, frozen: Outputs)
     quiet = {f"on_{event}": "ignore" for event in EVENTS}
     monitor = Monitor(Reference.of(fitted.features[sets[0]], own, other, window=WINDOW), window=WINDOW, **quiet)
     batches = (one.split(run.batch) for one in (outputs.logits, outputs.features, frozen.logits))
-    return [
-        monitor.observe(logits, features, None if number % monitor.frozen_every else theirs)
-        for number, (logits, features, theirs) in enumerate(zip(*batches, strict=True))
-    ]
+    return [monitor.observe(*batch) for batch in zip(*batches, strict=True)]
 
 
 def collapse_began(outputs: Outputs, frozen: Outputs) -> int | None:

@@ -197,6 +197,8 @@ def test_a_collapse_counts_once_until_it_is_over():
     [
         (8, 2, None, True),
         (8, 6, None, False),
+        (8, 4, None, False),
+        (8, 4, (8, 8), True),
         (8, 2, (8, 2), False),  # the frozen network predicts few classes too: the data has changed
         (8, 2, (8, 8), True),
         (8, 2, (2, 2), True),  # it always did

@@ -243,7 +243,10 @@ class AdaptationMethod(nn.Module):
             require_affine(model, type(self).__name__)
             require_precision(model, type(self).__name__)
         if self.classes:
-            self.classifier = find_classifier(model, self.classifier, self.num_classes)
+            try:
+                self.classifier = find_classifier(model, self.classifier, self.num_classes)
+            except UserError as error:
+                raise UserError(f"classes=False (CLASSES.USE False) needs no linear classifier. {error}") from None
 
     def configure_model(self, model: nn.Module) -> nn.Module:
         """Freeze the model and free the scale and shift of its normalisation layers."""

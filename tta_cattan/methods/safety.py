@@ -19,6 +19,7 @@ REACTIONS = ("report", "reset")
 _FAR = 10.0
 _PATIENCE = 5
 _MEMORY = 0.9  # share of the past in the loss's level
+_FALLEN, _CONFIRMED, _OF_FROZEN = 0.35, 0.55, 0.6
 _RECENT = 64  # predictions that a collapse is looked for in, or those of two batches
 _FEW = 1.8  # effective classes: where there never were more, chance alone takes them away for a while
 
@@ -46,12 +47,12 @@ def effective_classes(predicted: Tensor) -> float:
 class Collapse:
     """Finds predictions that fall into few classes, by the effective number ``c`` of those predicted last.
 
-    ``r = (c - 1) / (C - 1)``, with C the highest number so far, is below ``share`` in a collapse. Where the predictions
-    of the frozen network are given too, it is also below three quarters of theirs: where both fall, the data changed.
+    ``r = (c - 1) / (C - 1)``, with C the highest number so far, is below 0.35 in a collapse. Where the predictions of
+    the frozen network are given too, below 0.55 is enough if it is also below 0.6 of theirs: where both fall, the data
+    has changed.
     """
 
-    def __init__(self, share: float = 0.35) -> None:
-        self.share = share
+    def __init__(self) -> None:
         self.classes = 0.0  # c
         self._recent = torch.empty(0, dtype=torch.long)
         self._frozen = torch.empty(0, dtype=torch.long)
@@ -63,14 +64,13 @@ class Collapse:
         self._recent = torch.cat([self._recent, predicted.cpu()])[-size:]
         self.classes = effective_classes(self._recent)
         self._most = max(self._most, self.classes)
-        ratio, most = _ratio(self.classes, self._most), self.share
+        limit = _FALLEN
         if frozen is not None:
             self._frozen = torch.cat([self._frozen, frozen.cpu()])[-size:]
-        if len(self._frozen):
             theirs = effective_classes(self._frozen)
             self._most_frozen = max(self._most_frozen, theirs)
-            most = min(most, 0.75 * _ratio(theirs, self._most_frozen))
-        return len(self._recent) >= _RECENT // 2 and ratio < most
+            limit = min(_CONFIRMED, _OF_FROZEN * _ratio(theirs, self._most_frozen))
+        return len(self._recent) >= _RECENT // 2 and _ratio(self.classes, self._most) < limit
 
 
 def _ratio(classes: float, most: float) -> float:

@@ -81,7 +81,6 @@ class Monitor:
     on_collapse: str = key("warn", "reaction to predictions that fall into few classes", one_of(*REACTIONS))
     on_worse: str = key("warn", "reaction to an estimate below the frozen network's", one_of(*REACTIONS))
     without_drift: str = key("adapt", "what to do on data without drift", one_of("adapt", "predict"))
-    frozen_every: int = key(4, "batches between two passes of the frozen network", at_least(1))
 
     def __init__(
         self, reference: Reference, callback: Callable[[str, Reading], None] | None = None, **options: Any
@@ -300,7 +299,6 @@ class Watched(nn.Module):
             raise UserError(f"without_drift = 'predict', and {type(model).__name__} has no predict(): use 'adapt'")
         self.monitor, self.model, self.frozen = monitor, model, frozen
         self.on_source = False
-        self._batches = 0
         self._taps = [Tap(one, layer) for one in (model, frozen) if one is not None]
 
     @property
@@ -311,10 +309,9 @@ class Watched(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of a batch."""
         frozen = None
-        if self.frozen is not None and (self.on_source or self._batches % self.monitor.frozen_every == 0):
+        if self.frozen is not None:
             with torch.no_grad():
                 frozen, features = self._taps[1](self.frozen.eval(), x)
-        self._batches += 1
         logits = frozen
         if not self.on_source:
             last = self.monitor.reading
@@ -325,12 +322,12 @@ class Watched(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the monitor's state and that of the policies, for ``state_dict``."""
-        return {"monitor": self.monitor.state_dict(), "on_source": self.on_source, "batches": self._batches}
+        return {"monitor": self.monitor.state_dict(), "on_source": self.on_source}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken."""
         self.monitor.load_state_dict(state["monitor"])
-        self.on_source, self._batches = state["on_source"], state["batches"]
+        self.on_source = state["on_source"]
 
     def _react(self, reading: Reading) -> None:
         """Reset or fall back as the policies say; a new domain ends a fall-back."""
