@@ -1,8 +1,10 @@
 """Kill every long command at random moments, start it again, and compare the end with that of an undisturbed run.
 
     python benchmarks/faults/kills.py --kills 20 [--signal KILL] [--commands compare,fit-source] [--seed 0]
+    python benchmarks/faults/kills.py --commands stream --stream CORRUPTION.DATASET cifar10_c DATA_DIR data ...
 
-Everything runs on the digits that ship with scikit-learn. Prints one row per command; exit code 1 if any end differs.
+Everything runs on the digits that ship with scikit-learn, unless keys of the stream name other data. Prints one row per
+command; exit code 1 if any end differs.
 """
 
 from __future__ import annotations
@@ -70,6 +72,12 @@ def cells(folder: Path) -> dict[str, Any]:
     return found
 
 
+def predicted(folder: Path) -> dict[str, Any]:
+    """Return every cell's metrics and, bit for bit, its predictions in the order of the stream."""
+    found = sorted((folder / "save").glob("*/predictions/*"))
+    return {**cells(folder), **{path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}}
+
+
 def files(folder: Path) -> dict[str, str]:
     """Return the hash of every finished file; temporary ones of killed processes are not finished."""
     found = (p for p in sorted((folder / "out").rglob("*")) if p.is_file() and not p.name.startswith("."))
@@ -117,14 +125,21 @@ def write_images(folder: Path) -> Path:
     return folder
 
 
-def commands(scratch: Path) -> dict[str, Command]:
-    """Return the long commands by name."""
+def commands(scratch: Path, of_stream: list[str]) -> dict[str, Command]:
+    """Return the long commands by name; ``of_stream`` are keys of the stream."""
     images = write_images(scratch / "images")
     shot = {"SOURCE__EPOCHS": 3}
     encoder = {"MODEL__ARCH": "timm/resnet10t", "CORRUPTION__TYPE": "fog,contrast", "CORRUPTION__SEVERITY": 5}
     corrupt = ["make-corruptions", "--size", "32", "--workers", "1", "--images", str(images)]
     return {
         "compare": Command(compare, cells),
+        "stream": Command(
+            lambda f: [
+                "--cfg", CFG, "--methods", "tent,cattan_plus", "SAVE_DIR", str(f / "save"),
+                *small(f, CKPT_DIR=scratch / "ckpt", SETTING="continual", TEST__PROTOCOL="online", SEEDS=0), *of_stream,
+            ],
+            predicted,
+        ),
         "train-source": Command(lambda f: ["train-source", "--cfg", CFG, *small(f, **shot)], weights),
         "fit-source": Command(
             lambda f: [
@@ -146,16 +161,17 @@ def commands(scratch: Path) -> dict[str, Command]:
 
 
 def work(arguments: list[str], output: str) -> None:
-    """Run a command line in this process, its output in a file; a fit saves checkpoints often."""
+    """Run a command line in this process, its output in a file; fits and streams save checkpoints often."""
     handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     import torch
 
+    from tta_cattan.bench.protocols import stream
     from tta_cattan.bench.source import subspace
     from tta_cattan.cli.main import main
 
-    subspace._SAVE_EVERY = 0.05
+    subspace._SAVE_EVERY, stream._SAVE_EVERY = 0.05, 64
     torch.set_num_threads(1)
     sys.exit(main(arguments))
 
@@ -211,9 +227,10 @@ def main() -> int:
     parser.add_argument("--signal", choices=("KILL", "INT", "TERM"), default="KILL")
     parser.add_argument("--commands", help="names separated by commas (default: all)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stream", metavar="KEY VALUE", nargs="*", default=[], help="keys of the command stream")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        known = commands(Path(scratch))
+        known = commands(Path(scratch), args.stream)
         names = args.commands.split(",") if args.commands else list(known)
         pick, by = random.Random(args.seed), signal.Signals[f"SIG{args.signal}"]
         start(["--help"], Path(scratch) / "help.log").join()  # the server is up: its imports belong to no run

@@ -51,6 +51,7 @@ def test_it_loads_and_names_what_exists(path):
         "office_caltech10",
         "pointda10",
         "shapes_c",
+        "modelnet10",
     ],
 )
 def test_every_method_runs_on_every_dataset_over_one_base(name):

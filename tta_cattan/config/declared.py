@@ -208,7 +208,9 @@ SHARED: dict[str, Key] = {
                 "with x (uint8, N x H x W x 3) and y; '' = where the benchmark's own layout has them",
             ),
             "DATA.IMAGE_SIZE": (
-                224, "side of clean images after resizing (to 256/224 of it) and cropping", within(16, 4096),
+                224,
+                "side of images after resizing (to 256/224 of it) and cropping; corrupted ones keep their size at 224",
+                within(16, 4096),
             ),
             "DATA.SOURCE": ("", "source domain of a domain-adaptation benchmark"),
             "DATA.POINTS": (1024, "points of a cloud: the first ones of a file", within(16, 2**16), "paper"),

@@ -16,17 +16,23 @@ from tta_cattan.bench.data.clouds.benchmark import (
     turn_about_z,
     y_up_to_z_up,
 )
+from tta_cattan.bench.data.clouds.modelnet10 import load_clouds
 from tta_cattan.bench.data.clouds.shapes_c import (
     SHAPES,
     SHIFTS,
     Shape,
     add_noise,
+    bend,
     drop_side,
     sample_shape,
     sample_surface,
     surface,
+    thin_out,
     tilt,
 )
+from tta_cattan.bench.models.checkpoints import read_checkpoint
+from tta_cattan.bench.models.pointnet import PlainPointNet
+from tta_cattan.util.errors import UserError
 
 
 @pytest.fixture
@@ -151,3 +157,47 @@ def test_a_shift_is_decided_by_its_generator(points, name):
     one, two = (SHIFTS[name](points, 3, np.random.default_rng(0)) for _ in range(2))
     np.testing.assert_array_equal(one, two)
     assert np.abs(one - points).max() > 0.1 and one.shape == points.shape
+
+
+@pytest.mark.parametrize("severity", [1, 5])
+def test_points_are_missing_around_one_of_them(points, rng, severity):
+    found = thin_out(points, severity, rng)
+    left = {tuple(p) for p in found}
+    assert found.shape == points.shape and left <= {tuple(p) for p in points}
+    assert len(left) == 300 - round(0.18 * severity * 150)
+    gone = np.array([p for p in points if tuple(p) not in left])
+    assert np.linalg.norm(gone - gone.mean(0), axis=1).mean() < np.linalg.norm(points - points.mean(0), axis=1).mean()
+
+
+@pytest.mark.parametrize("severity", [1, 5])
+def test_a_bend_is_bounded_and_moves_neighbours_alike(points, rng, severity):
+    near = points + 1e-6
+    one, two = (bend(p, severity, np.random.default_rng(0)) - p for p in (points, near))
+    assert 0.04 * severity < np.abs(one).max() <= 0.05 * severity
+    np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+def test_modelnet10_is_read_shifted_and_checked(tmp_path, rng):
+    x, y = rng.normal(size=(4, 30, 3)).astype(np.float16), np.array([0, 1, 9, 3], np.uint8)
+    np.savez(tmp_path / "clouds.npz", x_test=x, y_test=y)
+    clouds, labels = load_clouds(tmp_path / "clouds.npz", "test", 20).tensors
+    assert labels.tolist() == y.tolist()
+    for cloud, points in zip(clouds, x.astype(float), strict=True):
+        np.testing.assert_allclose(cloud.T, to_unit_sphere(points[:20]), atol=1e-6)
+    turned, _ = load_clouds(tmp_path / "clouds.npz", "test", 20, "tilt", 2).tensors
+    np.testing.assert_allclose(turned[0].T, tilt(clouds[0].T.numpy(), 2, rng), atol=1e-5)
+    np.savez(tmp_path / "flat.npz", x_test=x[..., :2], y_test=y)
+    with pytest.raises(UserError, match=r"x_test in .*flat\.npz"):
+        load_clouds(tmp_path / "flat.npz", "test", 20)
+
+
+def test_the_public_pointnet_knows_modelnet10_except_for_its_sofas(real_data):
+    ten = [1, 2, 8, 12, 14, 22, 23, 30, 33, 35]  # ModelNet10's classes among ModelNet40's
+    weights = read_checkpoint(real_data("modelnet10/pointnet_modelnet40.safetensors"))
+    model = PlainPointNet()
+    cut = {name: tensor[ten] if name.startswith("linear3") else tensor for name, tensor in weights.items()}
+    model.load_state_dict(cut, strict=False)
+    x, y = load_clouds(real_data("modelnet10/modelnet10_1024.npz"), "test", 512).tensors
+    with torch.no_grad():
+        right = model.eval()(x[::6]).argmax(1) == y[::6]
+    assert right.float().mean() > 0.7 and right[y[::6] == 7].float().mean() < 0.1

@@ -67,6 +67,10 @@ def test_order_labels_and_pixels_are_robustbenchs(data_dir):
     for index in range(N):
         (image, label), (expected, target, _) = ours[index], theirs[index]
         assert torch.equal(image, expected) and label == target and image.shape == (3, 24, 24), "no resize"
+    smaller = benchmark(data_dir, **{"DATA.IMAGE_SIZE": 16}).target(FOG)[0][0]  # 24 -> 18 -> 16
+    with Image.open(ours.samples[0][0]) as image:
+        expected = image.convert("RGB").resize((18, 18), Image.Resampling.BILINEAR).crop((1, 1, 17, 17))
+    assert np.array_equal((smaller * 255).round().byte().permute(1, 2, 0).numpy(), np.asarray(expected))
     everything = benchmark(data_dir, **{"CORRUPTION.NUM_EX": 5000}).target(FOG)
     assert [label for _, label in everything.samples] == theirs.targets
     (batch,) = Stream(ours, N, None, CPU)

@@ -100,9 +100,9 @@ def test_arrays_become_cifar_c(tmp_path, capsys):
     assert "1 files made, 0 were there already" in capsys.readouterr().out
     assert make(tmp_path / "clean.npz", out) == 0
     assert "2 files made" in capsys.readouterr().out, "a severity that was not asked for before is added to its file"
-    times = {path: path.stat().st_mtime_ns for path in out.glob("*[nt]*.npy")}
+    times = {path: path.stat().st_mtime_ns for path in out.glob("*[no][it]*.npy")}
     assert {path.name for path in out.iterdir()} == {
-        "labels.npy", "gaussian_noise.npy", "contrast.npy", RECIPE_FILE,
+        "labels.npy", "clean.npy", "gaussian_noise.npy", "contrast.npy", RECIPE_FILE,
     }  # fmt: skip
     assert make(tmp_path / "clean.npz", out) == 0
     assert "0 files made, 2 were there already" in capsys.readouterr().out
@@ -115,6 +115,9 @@ def test_arrays_become_cifar_c(tmp_path, capsys):
             expected = corrupt_batch(x, name, severity, strengths="cifar")
             assert torch.equal((images * 255).round().byte(), torch.from_numpy(expected).permute(0, 3, 1, 2))
             assert labels.tolist() == y.tolist()
+    images, labels = subject.clean().tensors
+    assert torch.equal((images * 255).round().byte(), torch.from_numpy(x).permute(0, 3, 1, 2))
+    assert labels.tolist() == y.tolist()
     rows = np.load(out / "contrast.npy", mmap_mode="r")
     assert rows.shape == (35, 32, 32, 3) and not rows[:7].any() and rows[28:].any((1, 2, 3)).all()
 

@@ -61,7 +61,7 @@ def test_auroc_is_scikit_learns(samples, counts):
 
 
 def test_counts_survive_a_results_file(counts):
-    assert AgreementCounts.from_dict(json.loads(json.dumps(counts.to_dict()))) == counts
+    assert AgreementCounts(json.loads(json.dumps(counts.counts))) == counts
 
 
 def test_a_mix_of_one_domain_is_refused():

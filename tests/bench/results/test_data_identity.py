@@ -15,6 +15,7 @@ from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.data.datasets import identity_of_rows
 from tta_cattan.bench.data.digits import DigitsC
 from tta_cattan.bench.domain import Domain
+from tta_cattan.bench.protocols.evaluation import Evaluation
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.util import files
@@ -152,3 +153,30 @@ def test_a_changed_file_repeats_the_cells_of_its_domain_alone(tmp_path, digits_w
     assert [key[1] for key in twice if key not in once] == ["contrast"]
     config = run_folder(tmp_path / "save").glob("config-*.yaml")
     assert {path.stem.split("-")[2] for path in config} == {key[4].split("-")[0] for key in twice}
+
+
+@pytest.mark.parametrize(("setting", "kept"), [("reset_each_shift", ["gaussian_noise"]), ("continual", [])])
+def test_a_file_that_changes_during_a_run(tmp_path, digits_with_files, monkeypatch, capsys, setting, kept):
+    """A stream reads its domains as it reaches them: its result would belong to neither the old files nor the new."""
+    data = tmp_path / "data"
+    for name in ("gaussian_noise", "contrast"):
+        (data / name).parent.mkdir(exist_ok=True)
+        (data / name).write_text(name)
+
+    def run(save: str) -> int:
+        keys = {"CORRUPTION.DATASET": "digits_with_files", "DATA_DIR": data, "MODEL.ADAPTATION": "norm"}
+        online = {"TEST.PROTOCOL": "online", "SETTING": setting}
+        return main(["--cfg", "cfgs/digits_c/base.yaml", *overrides(tmp_path / save, **keys, **online)])
+
+    def change_then_add(self, *given) -> None:
+        (data / "contrast").write_text("changed")
+        add(self, *given)
+
+    add = Evaluation.add
+    monkeypatch.setattr(Evaluation, "add", change_then_add)
+    assert run("save") == 2
+    assert "changed while norm ran on them" in capsys.readouterr().err.splitlines()[-1]
+    assert [key[1] for key in read_cells(tmp_path / "save")] == kept
+    monkeypatch.undo()
+    assert run("save") == run("new") == 0
+    assert read_cells(tmp_path / "save") == read_cells(tmp_path / "new")

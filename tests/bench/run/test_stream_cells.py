@@ -207,6 +207,22 @@ def test_a_killed_stream_is_the_undisturbed_one(tmp_path, whole):
     assert same(predictions(tmp_path / "save"), predictions(whole))
 
 
+def test_two_processes_on_one_stream(tmp_path, whole, capsys):
+    arguments = streamed(tmp_path / "save", "recurring", "tent,cattan_plus", **{"STREAM.ROUNDS": 3})
+    process = start(save_often, arguments, str(tmp_path / "output.txt"))
+    deadline = time.monotonic() + 300
+    while not written(tmp_path):
+        assert process.is_alive() and time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGSTOP)
+    assert main(arguments) == 2
+    assert f"another run (process {process.pid}" in capsys.readouterr().err
+    os.kill(process.pid, signal.SIGCONT)
+    process.join()
+    assert process.exitcode == 0 and read_cells(tmp_path / "save") == read_cells(whole)
+    assert same(predictions(tmp_path / "save"), predictions(whole))
+
+
 @pytest.mark.parametrize(
     ("arguments", "tables"),
     [

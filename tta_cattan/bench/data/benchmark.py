@@ -73,8 +73,8 @@ class Benchmark(ABC):
         They are the first ones where the data has an order of its own; elsewhere ``seed`` draws equally many per class.
         """
 
-    def clean(self, seed: int = 0) -> Dataset | None:
-        """Return the target data without any shift, or None where there are none: '<family>_clean' by default."""
+    def without_shift(self) -> Benchmark | None:
+        """Return the benchmark of the same data without any shift, '<family>_clean', where its files are there."""
         name = f"{self.family}_clean"
         if name not in BENCHMARK_REGISTRY:
             return None
@@ -86,7 +86,12 @@ class Benchmark(ABC):
             other.check()
         except UserError:  # the files are not there
             return None
-        return other.target(other.domains()[0], seed)
+        return other
+
+    def clean(self, seed: int = 0) -> Dataset | None:
+        """Return the target data without any shift, or None where there are none."""
+        other = self.without_shift()
+        return None if other is None else other.target(other.domains()[0], seed)
 
     def has_source(self) -> bool:
         """Tell whether there is source data, without reading it."""

@@ -11,7 +11,15 @@ from torch.utils.data import TensorDataset
 
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
-from tta_cattan.bench.data.datasets import count_per_class, first, identity_of_rows, load_npz, read_npz, to_tensor
+from tta_cattan.bench.data.datasets import (
+    check_images,
+    count_per_class,
+    first,
+    identity_of_rows,
+    load_npz,
+    read_npz,
+    to_tensor,
+)
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.door import checked_array, checked_labels, open_npy
 from tta_cattan.util.errors import UserError
@@ -28,6 +36,7 @@ class _Cifar(Benchmark):
 
     torchvision_class: str
     clean_folder: str
+    folder: str  # of the corrupted images
 
     def has_source(self) -> bool:
         return bool(self.cfg.DATA.SOURCE_DIR) or self._has_clean()
@@ -51,6 +60,9 @@ class _Cifar(Benchmark):
         identity = identity_of_files([own], own.parent) if own.name else self._clean_identity()
         return {"name": f"{self.torchvision_class} train", "from": own.name or "torchvision", "files": identity}
 
+    def _made(self, name: str) -> Path:
+        return Path(self.cfg.DATA_DIR) / self.folder / name
+
     def _has_clean(self) -> bool:
         return (Path(self.cfg.DATA_DIR) / self.clean_folder).is_dir()
 
@@ -73,7 +85,6 @@ class _CifarC(_Cifar):
     Note: with n < 10,000 labels, a file of 5 n rows has n per severity.
     """
 
-    folder: str
     record: str
 
     def check(self) -> None:
@@ -98,7 +109,7 @@ class _CifarC(_Cifar):
 
     def _check_rows(self, domain: Domain) -> None:
         """Refuse rows that are not as many RGB images as there are labels, such as those of a severity not made."""
-        path = Path(self.cfg.DATA_DIR) / self.folder / f"{domain.name}.npy"
+        path = self._made(f"{domain.name}.npy")
         rows, n = self._rows(domain), self._count()
         images = open_npy(path)
         name = f"{path}, severity {domain.severity}"
@@ -122,19 +133,19 @@ class _CifarC(_Cifar):
         return there if asked < 0 else min(asked, there)
 
     def _labels(self) -> np.ndarray:
-        path = Path(self.cfg.DATA_DIR) / self.folder / "labels.npy"
+        path = self._made("labels.npy")
         return checked_labels(str(path), open_npy(path), None, self.num_classes)
 
     def _rows(self, domain: Domain) -> slice:
         """Return the rows of a domain that are evaluated."""
-        held, labels = len(open_npy(Path(self.cfg.DATA_DIR) / self.folder / f"{domain.name}.npy")), len(self._labels())
+        held, labels = len(open_npy(self._made(f"{domain.name}.npy"))), len(self._labels())
         start = (domain.severity - 1) * (labels if held == 5 * labels else _SEVERITY_ROWS)
         return slice(start, start + self._count())
 
     def target(self, domain: Domain, seed: int = 0) -> TensorDataset:
         """Return the first CORRUPTION.NUM_EX images of a corruption and their labels."""
         rows = self._rows(domain)
-        images = open_npy(Path(self.cfg.DATA_DIR) / self.folder / f"{domain.name}.npy")[rows]
+        images = open_npy(self._made(f"{domain.name}.npy"))[rows]
         labels: np.ndarray = self._labels()[: rows.stop - rows.start].astype(np.int64)
         return TensorDataset(to_tensor(np.array(images)), torch.from_numpy(labels))
 
@@ -143,9 +154,9 @@ class _CifarC(_Cifar):
 
     def identity(self, domain: Domain) -> str:
         """Return the identity of the images and labels that are evaluated; the file may hold others."""
-        root, rows = Path(self.cfg.DATA_DIR) / self.folder, self._rows(domain)
-        labels = identity_of_rows(root / "labels.npy", slice(rows.stop - rows.start))
-        return identity_of_rows(root / f"{domain.name}.npy", rows, [labels])
+        rows = self._rows(domain)
+        labels = identity_of_rows(self._made("labels.npy"), slice(rows.stop - rows.start))
+        return identity_of_rows(self._made(f"{domain.name}.npy"), rows, [labels])
 
 
 def _black_rows_at_end(images: np.ndarray) -> int:
@@ -155,7 +166,7 @@ def _black_rows_at_end(images: np.ndarray) -> int:
 
 
 class _CifarClean(_Cifar):
-    """The clean test set, in torchvision's layout."""
+    """The clean test set, in torchvision's layout; or ``clean.npy``, which ``make-corruptions`` keeps of its images."""
 
     def domains(self) -> list[Domain]:
         """Return the one domain."""
@@ -163,7 +174,7 @@ class _CifarClean(_Cifar):
 
     def check(self) -> None:
         """Check that the files are there; nothing is downloaded."""
-        if not self._has_clean():
+        if not self._has_clean() and not self._made("clean.npy").is_file():
             raise UserError(
                 f"{Path(self.cfg.DATA_DIR) / self.clean_folder} is missing: "
                 f"`torchvision.datasets.{self.torchvision_class}(DATA_DIR, download=True)` gets it (170 MB)"
@@ -171,25 +182,32 @@ class _CifarClean(_Cifar):
 
     def target(self, domain: Domain, seed: int = 0) -> TensorDataset:
         """Return the first CORRUPTION.NUM_EX test images."""
-        return first(self._clean(train=False), self.cfg.CORRUPTION.NUM_EX)
+        if self._has_clean():
+            return first(self._clean(train=False), self.cfg.CORRUPTION.NUM_EX)
+        images, labels = open_npy(self._made("clean.npy")), open_npy(self._made("labels.npy"))
+        check_images(self._made("clean.npy"), images, labels, self.num_classes)
+        data = TensorDataset(to_tensor(np.array(images)), torch.from_numpy(labels.astype(np.int64)))
+        return first(data, self.cfg.CORRUPTION.NUM_EX)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.torchvision_class, "num_ex": self.cfg.CORRUPTION.NUM_EX}
 
     def identity(self, domain: Domain) -> str:
-        return self._clean_identity()
+        if self._has_clean():
+            return self._clean_identity()
+        return identity_of_files([self._made("clean.npy"), self._made("labels.npy")], self._made(""))
 
 
 class _Cifar10:
     num_classes = 10
     family: str | None = "cifar10"
-    torchvision_class, clean_folder = "CIFAR10", "cifar-10-batches-py"
+    torchvision_class, clean_folder, folder = "CIFAR10", "cifar-10-batches-py", "CIFAR-10-C"
 
 
 class _Cifar100:
     num_classes = 100
     family: str | None = "cifar100"
-    torchvision_class, clean_folder = "CIFAR100", "cifar-100-python"
+    torchvision_class, clean_folder, folder = "CIFAR100", "cifar-100-python", "CIFAR-100-C"
 
 
 @BENCHMARK_REGISTRY.register("cifar10")  # TENT's name for it
@@ -197,7 +215,7 @@ class _Cifar100:
 class Cifar10C(_Cifar10, _CifarC):
     """CIFAR-10-C."""
 
-    folder, record = "CIFAR-10-C", "2535967"
+    record = "2535967"
 
 
 @BENCHMARK_REGISTRY.register("cifar100")
@@ -205,7 +223,7 @@ class Cifar10C(_Cifar10, _CifarC):
 class Cifar100C(_Cifar100, _CifarC):
     """CIFAR-100-C."""
 
-    folder, record = "CIFAR-100-C", "3555552"
+    record = "3555552"
 
 
 @BENCHMARK_REGISTRY.register("cifar10_clean")

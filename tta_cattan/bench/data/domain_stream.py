@@ -113,9 +113,11 @@ def stream_of(cfg: CfgNode, benchmark: Benchmark, seed: int, device: torch.devic
 
 
 def stream_identity(cfg: CfgNode, benchmark: Benchmark) -> str:
-    """Return what tells the files of all domains of a stream from others; '' where they have none."""
-    visits = dict.fromkeys(sequence_of(benchmark.domains(), StreamSetting.of(cfg)))
-    found = [f"{domain.label}:{identity}" for domain in visits if (identity := benchmark.identity(domain))]
+    """Return what tells the files of a stream's domains, and the clean ones, from others; '' where they have none."""
+    parts = [(domain, benchmark) for domain in dict.fromkeys(sequence_of(benchmark.domains(), StreamSetting.of(cfg)))]
+    if (clean := benchmark.without_shift()) is not None:
+        parts.append((clean.domains()[0], clean))
+    found = [f"{domain.label}:{identity}" for domain, owner in parts if (identity := owner.identity(domain))]
     return sha256_text(";".join(found))[:12] if found else ""
 
 

@@ -24,6 +24,7 @@ from tta_cattan.util.upstream import import_robustbench
 
 N_IDS = 5000  # the images that RobustBench evaluates, by ids that ship with it
 N_ALL = 50000
+FULL_SIZE = 224  # of the published corrupted images
 
 
 @lru_cache(maxsize=1)
@@ -93,8 +94,9 @@ class _ImageNet(Benchmark):
         return [(root / name, class_labels()[name.split("/")[0]]) for name in ids]
 
     def transform(self) -> Any:
-        """Return the conversion to a tensor: corrupted images have their size already."""
-        return to_tensor_transform()
+        """Return the conversion to a tensor: corrupted images have their size (224) unless another is asked."""
+        size = self.cfg.DATA.IMAGE_SIZE
+        return to_tensor_transform() if size == FULL_SIZE else resize_crop_transform(size)
 
     def has_source(self) -> bool:
         return self._source_folder().is_dir()

@@ -67,7 +67,8 @@ def load_encoder(cfg: CfgNode, weights: str = "file", pool: str = "auto") -> tup
     pool = _choose_pool(network, arch, chosen("--pool", pool, POOLS))
     model = with_normalization(ClassToken(network) if pool == "token" else network, mean, std)
     origin = {"file": path, "library": f"{library}'s weights", "random": "random weights"}[weights]
-    return LoadedModel.of(model.to(resolve_device(cfg.DEVICE)), origin), pool
+    # Channels last: convolutions are a quarter faster on a CPU.
+    return LoadedModel.of(model.to(resolve_device(cfg.DEVICE), memory_format=torch.channels_last), origin), pool
 
 
 @torch.no_grad()

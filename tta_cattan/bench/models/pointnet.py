@@ -170,3 +170,27 @@ class PointNet(nn.Module):
         x = self.adaptive_nodes(self.feature_transform(x), points)
         x = self.norm4(self.conv4(self.norm3(self.conv3(x))))
         return self.fc(self.feature_norm(x.flatten(2).max(2).values))
+
+
+class PlainPointNet(nn.Module):
+    """A PointNet without transformation networks, in the names of a public checkpoint: y is up in its clouds."""
+
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__()
+        widths = (3, 64, 64, 64, 128, FEATURES)
+        self.feature_model = nn.Module()
+        for i in range(1, len(widths)):
+            self.feature_model.add_module(f"conv{i}", nn.Conv1d(widths[i - 1], widths[i], 1))
+            self.feature_model.add_module(f"bn{i}", nn.BatchNorm1d(widths[i]))
+        self.linear1, self.bn1 = nn.Linear(FEATURES, 512), nn.BatchNorm1d(512)
+        self.linear2, self.bn2 = nn.Linear(512, 256), nn.BatchNorm1d(256)
+        self.linear3 = nn.Linear(256, num_classes)
+
+    def forward(self, clouds: Tensor) -> Tensor:
+        """Return the logits of clouds (B x 3 x N) that lie in the unit sphere, z up."""
+        x = torch.stack([-clouds[:, 0], clouds[:, 2], clouds[:, 1]], 1)
+        layers = list(self.feature_model.children())
+        for conv, norm in zip(layers[::2], layers[1::2], strict=True):
+            x = norm(conv(x)).relu()
+        x = self.bn1(self.linear1(x.max(2).values)).relu()
+        return self.linear3(self.bn2(self.linear2(x)).relu())

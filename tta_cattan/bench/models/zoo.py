@@ -30,7 +30,7 @@ from tta_cattan.bench.models.networks import (
     resnet50_v1,
     with_normalization,
 )
-from tta_cattan.bench.models.pointnet import PointNet
+from tta_cattan.bench.models.pointnet import PlainPointNet, PointNet
 from tta_cattan.bench.models.shot_network import SHOT_PREFIX, init_backbone, shot_head, shot_network
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.files import sha256_tensors
@@ -97,6 +97,7 @@ for _name, _architecture in {
     "small_resnet": Architecture(SmallResNet, trained_here=True),
     "small_cnn": Architecture(SmallCNN, trained_here=True),
     "pointnet": Architecture(PointNet, trained_here=True),
+    "plain_pointnet": Architecture(PlainPointNet, trained_here=True),
     "feature_mlp": Architecture(FeatureMLP, trained_here=True, keys=("IN_FEATURES", "WIDTH")),
     "shot_head": Architecture(shot_head, trained_here=True, keys=("IN_FEATURES",)),
     **{

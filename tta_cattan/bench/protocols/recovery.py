@@ -79,7 +79,7 @@ class Gated:
 class AgreementCounts:
     """Per origin and agreement level q = 0..K: the samples (``n``), and how many each predictor gets right."""
 
-    counts: Mapping[str, Mapping[str, tuple[int, ...]]]
+    counts: Mapping[str, Mapping[str, Sequence[int]]]
 
     @classmethod
     def of(cls, qbar: Tensor, k: int, is_source: Tensor, correct: Mapping[str, Tensor]) -> AgreementCounts:
@@ -91,19 +91,10 @@ class AgreementCounts:
             if not members.any():
                 raise UserError(f"the mix has no {origin} sample: recovery is measured on samples of both domains")
             counts[origin] = {
-                name: tuple(torch.bincount(level[members & column], minlength=k + 1).tolist())
+                name: torch.bincount(level[members & column], minlength=k + 1).tolist()
                 for name, column in columns.items()
             }
         return cls(counts)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> AgreementCounts:
-        """Return the counts that ``to_dict`` gave, after a round trip through JSON."""
-        return cls({origin: {name: tuple(row) for name, row in rows.items()} for origin, rows in data.items()})
-
-    def to_dict(self) -> dict[str, dict[str, list[int]]]:
-        """Return plain lists, for a results file."""
-        return {origin: {name: list(row) for name, row in rows.items()} for origin, rows in self.counts.items()}
 
     @property
     def k(self) -> int:
@@ -146,7 +137,7 @@ class AgreementCounts:
 
 def agreement_counts(records: Iterable[Record]) -> list[AgreementCounts]:
     """Return the counts of the records that the recovery protocol made."""
-    return [AgreementCounts.from_dict(record.info[_KEY]) for record in records if _KEY in record.info]
+    return [AgreementCounts(record.info[_KEY]) for record in records if _KEY in record.info]
 
 
 @runtime_checkable
@@ -325,4 +316,4 @@ def run_recovery(
         "target_accuracy": counts.accuracy("target", "adapted"),
         "auroc": counts.auroc(),
     }
-    return metrics, {**hypotheses[0].describe(), _KEY: counts.to_dict()}
+    return metrics, {**hypotheses[0].describe(), _KEY: dict(counts.counts)}

@@ -76,8 +76,7 @@ class StreamEvaluation(Evaluation):
 
     def predictions(self) -> dict[str, NDArray[Any]]:
         """Return the columns in the order of the stream, with the number of each sample's visit."""
-        columns = self.columns()
-        return {**columns, "visit": self.plan.visit.astype("int32")}
+        return {**self.columns(), "visit": self.plan.visit.astype("int32")}
 
 
 def window_counts(correct: Tensor, size: int = WINDOW) -> tuple[list[int], list[int]]:

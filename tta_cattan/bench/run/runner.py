@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -31,6 +31,9 @@ from tta_cattan.bench.run.setting import (
 )
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.progress import progress
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
 
@@ -120,11 +123,14 @@ def _jobs(
         benchmark = settings[row.label].benchmark
         key = (id(benchmark), cell.target)
         if key not in known:
-            stream = is_stream(row.cfg)
-            known[key] = stream_identity(row.cfg, benchmark) if stream else benchmark.identity(cell.target)
+            known[key] = _data_identity(row.cfg, benchmark, cell.target)
         stamp = "-".join(filter(None, (fingerprints[row.label], known[key])))
         jobs.append(Job(row.cfg, cell, stamp, checkpoint_path(folder, cell, stamp)))
     return jobs
+
+
+def _data_identity(cfg: CfgNode, benchmark: Benchmark, domain: Domain) -> str:
+    return stream_identity(cfg, benchmark) if is_stream(cfg) else benchmark.identity(domain)
 
 
 def _compute(
@@ -143,7 +149,7 @@ def _compute(
     logger.info("below is the error of each domain, 100 % - accuracy, as in TENT's logs; the table has the accuracy")
     shown = ""
     accuracies: dict[tuple[str, Domain], list[float]] = defaultdict(list)
-    computed = _kept(launcher(missing, settings), store, left_out)
+    computed = _kept(launcher(missing, settings), {job.cell: job.cfg for job in missing}, settings, store, left_out)
     for record in progress(chain(there, computed), len(jobs), "results"):
         cell = record.cell
         found = accuracies[cell.label, cell.target]
@@ -156,15 +162,34 @@ def _compute(
     return left_out
 
 
-def _kept(records: Iterator[Record | Fault], store: ResultsStore, left_out: dict[str, str]) -> Iterator[Record]:
-    """Yield each record once it is on the disk; keep a row's first fault in ``left_out``."""
+def _kept(
+    records: Iterator[Record | Fault],
+    cfgs: Mapping[Cell, CfgNode],
+    settings: Mapping[str, Setting],
+    store: ResultsStore,
+    left_out: dict[str, str],
+) -> Iterator[Record]:
+    """Yield each record once it is on the disk; keep a row's first fault in ``left_out``.
+
+    Note: the files are identified before the run and read during it. A result of files that changed in between belongs
+    to neither, so it is refused.
+    """
     for record in records:
+        cell = record.cell
         if isinstance(record, Fault):
-            if left_out.setdefault(record.cell.label, record.reason) is record.reason:
+            if left_out.setdefault(cell.label, record.reason) is record.reason:
                 logger.warning("left out: %s", record.reason)
             continue
-        store.append(record)
-        checkpoint_path(store.folder, record.cell, record.fingerprint).unlink(missing_ok=True)
+        checkpoint, cfg = checkpoint_path(store.folder, cell, record.fingerprint), cfgs[cell]
+        changed = not record.fingerprint.endswith(_data_identity(cfg, settings[cell.label].benchmark, cell.target))
+        if not changed:
+            store.append(record)
+        checkpoint.unlink(missing_ok=True)
+        if changed:
+            raise UserError(
+                f"{cell.target.label}: files in {cfg.DATA_DIR} changed while {cell.label} ran on them: its result is "
+                "not kept; run the same command again"
+            )
         yield record
 
 

@@ -111,7 +111,31 @@ def scan(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndar
     return points
 
 
-SHIFTS: Mapping[str, Shift] = {"noise": add_noise, "missing": drop_side, "tilt": tilt, "scan": scan}
+def thin_out(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Drop 18 % per severity of the half of the points that is nearest to one of them, so that the density varies."""
+    near = np.argsort(np.linalg.norm(points - points[rng.integers(len(points))], axis=1))[: len(points) // 2]
+    kept = np.delete(np.arange(len(points)), rng.permutation(near)[: round(0.18 * severity * len(near))])
+    return take_points(points[rng.permutation(kept)], len(points))
+
+
+def bend(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Move each coordinate by a wave, ``0.05 severity sin(pi y + phase)``, along another coordinate ``y``."""
+    return points + 0.05 * severity * np.sin(np.pi * np.roll(points, 1, axis=1) + rng.uniform(0, 2 * np.pi, 3))
+
+
+SHIFTS: Mapping[str, Shift] = {
+    "noise": add_noise,
+    "missing": drop_side,
+    "tilt": tilt,
+    "scan": scan,
+    "density": thin_out,
+    "bend": bend,
+}
+
+
+def shifted(points: np.ndarray, shift: str, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Return a cloud under a shift (severity 0: as it is), in the unit sphere."""
+    return to_unit_sphere(SHIFTS[shift](points, severity, rng)) if severity else points
 
 
 @cache
@@ -121,10 +145,7 @@ def make_clouds(per_class: int, seed: int, n: int, shift: str = "", severity: in
     clouds, labels = [], []
     for label, name in enumerate(SHAPES):
         for _ in range(per_class):
-            points = to_unit_sphere(sample_shape(name, n, rng))
-            if severity:
-                points = to_unit_sphere(SHIFTS[shift](points, severity, rng))
-            clouds.append(points)
+            clouds.append(shifted(to_unit_sphere(sample_shape(name, n, rng)), shift, severity, rng))
             labels.append(label)
     return TensorDataset(to_batch(clouds), torch.tensor(labels))
 

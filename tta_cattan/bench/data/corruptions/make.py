@@ -87,6 +87,7 @@ def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     x, y = x[:CIFAR_ROWS], y[:CIFAR_ROWS]
     keep_recipe(out, task.recipe(), [images], images.parent, [out / f"{name}.npy" for name in task.corruptions])
     save_array(out / "labels.npy", y.astype(np.uint8))
+    save_array(out / "clean.npy", x)  # what a method forgets is measured on it
     todo = [name for name in task.corruptions if _absent_severities(out / f"{name}.npy", x, task)]
     for _ in _parallel(partial(_corrupt_array, x, out, task), todo, task.workers, "corrupting arrays"):
         pass
