@@ -39,6 +39,8 @@ def ckpt_dir() -> str:
 def overrides(save: Path | None = None, **changes: object) -> list[str]:
     """Return the KEY VALUE pairs of a small run; ``SEEDS="0,1"`` or ``**{"OPTIM.LR": 1}`` change it."""
     values = {**TINY, "CKPT_DIR": ckpt_dir(), **({} if save is None else {"SAVE_DIR": save}), **changes}
+    if values.get("TEST.PROTOCOL") == "online" and "TEST.EPOCHS" not in changes:
+        del values["TEST.EPOCHS"]  # a key without effect is refused
     return [str(part) for pair in values.items() for part in pair]
 
 

@@ -66,6 +66,14 @@ def target_batches(n=40, batch_size=8, seed=7):
 
 
 @torch.no_grad()
+def many_classes():
+    """Return a network that, normalised by the batch, predicts all of its classes."""
+    net = network()
+    net.fc.bias -= build("norm", network()).predict(target_batches(64, 64)[0][1]).mean(0)
+    return net
+
+
+@torch.no_grad()
 def source_subspace(net, centering="pca", d=8):
     """Return the subspace of the features of source data."""
     inputs = images(200, 3).to(net.fc.weight.dtype)

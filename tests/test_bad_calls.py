@@ -122,7 +122,6 @@ CALLS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a factory of nothing": (tent(optimizer=lambda params: None), ["function", "functools.partial"]),
     "a safety that is none": (tent(on_collapse="rest"), ["on_collapse = 'rest'", "Did you mean 'reset'?"]),
     "a transformation that fits nowhere": (lambda: IP(net(), width=10**9), ["width = 1000000000", "[1, 1024]"]),
-    "a window of nothing": (tent(collapse_window=0), ["collapse_window = 0", "must be >= 1"]),
     # batches
     "an empty batch": (lambda: Tent(net())(IMAGES[:0]), ["an empty batch"]),
     "an array for a batch": (lambda: Tent(net())(IMAGES.numpy()), ["a batch is a ndarray", "torch.as_tensor"]),

@@ -30,11 +30,11 @@ from benchmarks.accuracy.monitor_runs import (
     stream_runs,
 )
 from tta_cattan.alignment import SubspaceTracker
-from tta_cattan.monitor import EVENTS, Calibration, Monitor, Reading, Reference, frechet_distance
+from tta_cattan.monitor import EVENTS, Calibration, Monitor, Reading, Reference
 
 Score = Callable[[Outputs], float]
 NETWORKS = {"resnet20": "ResNet-20", "resnet56": "ResNet-56"}
-METHODS = {"source": "frozen", "tent": "TENT", "cattan_plus": "CATTAn+"}
+METHODS = {"source": "frozen", "tent": "TENT", "cattan_forward": "CATTAn-F"}
 _FROZEN = {"method": "source", "lr": None, "batch": BATCH}
 WINDOW = 250  # of the monitor, in streams
 # Those that are accuracies as they are; every estimator also gets a line, fitted to the five corruptions that choose.
@@ -92,9 +92,7 @@ def scores(clean: Outputs, reference: Reference) -> dict[str, Score]:
         "nuclear norm": lambda o: estimators.nuclear_norm(o.logits),
         "angles between W_s and W_t": lambda o: principal_angle(reference, o),
         "energy outside W_s": outside,
-        "Fréchet distance in W_s": lambda o: frechet_distance(
-            (o.features - source.mean) @ source.basis, reference.variances
-        ),
+        "Fréchet distance in W_s": lambda o: reference.drift((o.features - source.mean) @ source.basis),
     }
 
 
@@ -182,13 +180,13 @@ def stream_table(evaluation: Evaluation) -> str:
         gaps = [abs(r.accuracy.value - t) for r, t in zip(full, truth, strict=True)]
         held = np.mean([r.accuracy.low <= t <= r.accuracy.high for r, t in zip(full, truth, strict=True)])
         borders = [n for n in range(1, len(right)) if outputs.domain[n] != outputs.domain[n - 1]]
-        changes = [r.seen for r in readings if r.changed]
+        changes = [r.seen for r in readings if "change" in r.state]
         hits = [b for b in borders if any(b < c <= b + 500 for c in changes)]
         firsts = [
-            next((r.seen for r in readings if r.drifted), None),
+            next((r.seen for r in readings if "drift" in r.state), None),
             next((r.seen for r in readings if "worse" in r.events), None),
             collapse_began(outputs, frozen),
-            next((r.seen for r in readings if r.collapsed), None),
+            next((r.seen for r in readings if "collapse" in r.state), None),
         ]
         rate = "" if run.lr is None else f", rate {run.lr:g}"
         what = f"{METHODS[run.method]}{rate}, batch {run.batch}" + (" (clean)" if not run.domains[0][1] else "")

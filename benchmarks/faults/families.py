@@ -221,7 +221,7 @@ def table(found: dict[str, Outcome]) -> str:
         "TENT and CATTAn on the smallest member of every family of torchvision and timm, random weights: set up, adapt "
         f"twice, fold, reset. {counts}",
         "families pass. The others are refused before anything changes, with the message in the table.",
-        "`python benchmarks/faults/families.py --json FILE --table docs/families.md` makes the table.",
+        "`python benchmarks/faults/families.py --json FILE --table FILE` makes the table.",
         "",
     ]
     lines += ["| family | member | parameters | pixels | outcome |", "|---|---|---:|---:|---|"]

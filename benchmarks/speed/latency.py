@@ -10,28 +10,27 @@ import torch
 from benchmarks.speed.subjects import network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, interleaved
-from tta_cattan.methods import CATTAnPlus
+from tta_cattan.methods import CATTAn, CATTAnPlus, Tent
 
 PLAIN = "plain network"
 
 
 def measure(tiny: bool = False) -> list[Line]:
-    """Time CATTAn+ at batch 1, 16 and 64, and the switch between two streams at batch 1."""
-    name, size, batches = ("resnet18", 32, (1, 2)) if tiny else ("resnet50", 224, (1, 16, 64))
+    """Time TENT, CATTAn and CATTAn+ at batch 1, 16 and 64, and the switch between two streams at batch 1."""
+    name, size, batches = ("resnet18", 32, (1, 2)) if tiny else ("resnet50", 112, (1, 16, 64))
     plain = network(name).requires_grad_(False)
-    model = CATTAnPlus(copy.deepcopy(plain))
+    models = {kind.title: kind(copy.deepcopy(plain)) for kind in (Tent, CATTAn, CATTAnPlus)}
     lines = []
     for batch in batches:
         x = torch.rand(batch, 3, size, size)
-        sides = {
-            PLAIN: lambda x=x: torch.no_grad()(plain)(x),
-            "predict": lambda x=x: model.predict(x),
-            "adapt": lambda x=x: model(x),
-        }
-        rounds = interleaved(sides, rounds=1 if tiny else 3, calls=1 if tiny else max(1, 8 // batch))
+        sides = {PLAIN: lambda x=x: torch.no_grad()(plain)(x)}
+        for title, model in models.items():
+            sides[f"{title}, predict"] = lambda x=x, model=model: model.predict(x)
+            sides[f"{title}, adapt"] = lambda x=x, model=model: model(x)
+        rounds = interleaved(sides, rounds=1 if tiny or batch > 16 else 3, calls=1 if tiny else max(1, 8 // batch))
         what = f"{name}, batch {batch}, {size} px"
-        lines += [rounds.line(f"CATTAn+, {verb}, {what}", verb, PLAIN) for verb in ("predict", "adapt")]
-    return [*lines, *_streams(model, plain, name, size, tiny)]
+        lines += [rounds.line(f"{side}, {what}", side, PLAIN) for side in sides if side != PLAIN]
+    return [*lines, *_streams(models[CATTAnPlus.title], plain, name, size, tiny)]
 
 
 def _streams(model: CATTAnPlus, plain: torch.nn.Module, name: str, size: int, tiny: bool) -> list[Line]:

@@ -15,9 +15,9 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 _NAV: dict[str, list[str]] = {
     "Tutorials": ["tutorials/ten_minutes.md", "tutorials/compare_methods.md"],
     "Method": ["method.md", "study.md", "results.md", "paper.md"],
-    "Guides": [],
+    "Guides": ["data.md", "streams.md", "report.md", "deploy.md", "monitor.md", "scale.md"],
     "Frameworks": ["hosts.md", "third_party/README.md"],
-    "Reference": ["keys.md", "api.md", "architecture.md", "reliability.md", "families.md", "benchmarks/README.md"],
+    "Reference": ["keys.md", "api.md", "architecture.md", "reliability.md", "benchmarks/README.md"],
     "Project": ["CONTRIBUTING.md", "CHANGELOG.md"],
 }
 

@@ -76,7 +76,7 @@ for name in ADAPTATION_REGISTRY.registered_names():
 # - **Accuracy against cost**: an update costs two to three predictions.
 # - **Chance**: 256 images decide differences of six points, no smaller ones. `tta-cattan compare` with
 #   `tta-cattan report` does the same with confidence intervals, several seeds and resumable runs, on [data in
-#   folders](../domains.md).
+#   folders](../data.md).
 #
 # To keep the result: `method.fold()` returns a plain network, `method.state_dict()` a checkpoint that continues
 # bit for bit.

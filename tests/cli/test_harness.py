@@ -17,6 +17,7 @@ from tta_cattan.bench.results.store import ResultsStore
 from tta_cattan.bench.run import cell as cell_module
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
+from tta_cattan.methods import ADAPTATION_REGISTRY
 
 STAMP = r"\[\d\d/\d\d/\d\d \d\d:\d\d:\d\d\] \[\w+\.py: +\d+\]: "
 
@@ -161,8 +162,16 @@ def test_a_dry_run_computes_and_writes_nothing(tmp_path, computed, capsys):
         line.split()[0]: line.split()[1:3] for line in shown.out.splitlines() if line.startswith(("so", "ca", "al"))
     }
     assert rows == {"source": ["4", "0"], "cattan": ["4", "4"], "all": ["8", "4"]}, "results and updates"
-    assert "2 domains (gaussian_noise5, contrast5)" in shown.out and "offline, 1 epochs, 64 samples" in shown.out
+    assert "2 domains (gaussian_noise5, contrast5)" in shown.out and "offline, 1 epoch, 64 samples" in shown.out
     assert computed == [] and list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_estimates_the_time_of_every_method(tmp_path, capsys):
+    names = ADAPTATION_REGISTRY.registered_names()
+    assert main(compare(tmp_path / "save", ",".join(names), "--dry-run", CKPT_DIR=tmp_path / "ckpt")) == 0
+    *rows, note = capsys.readouterr().out.split("time\n")[1].splitlines()
+    assert [row.split()[0] for row in rows] == [*names, "all"] and "source model is not in it" in note
+    assert all(re.search(r" \d+ (s|min)$", row) for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,6 @@ RANGES = [
             "OPTIM.STEPS",
             "TEST.BATCH_SIZE",
             "TEST.EPOCHS",
-            "SAFETY.WINDOW",
             "CATTAN_FORWARD.SLOTS",
             "CATTAN_FORWARD.MEMORY",
         )

@@ -25,7 +25,7 @@ from small_networks import (
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tta_cattan import CATTAn, Subspace, UserError, fit_source, fit_subspace
+from tta_cattan import CATTAn, CATTAnPlus, Subspace, UserError, fit_source, fit_source_moments, fit_subspace
 from tta_cattan.methods import ADAPTATION_REGISTRY, Tent
 
 each_method = pytest.mark.parametrize("name", METHODS)
@@ -132,10 +132,30 @@ def test_fit_source_is_a_fit_to_what_the_network_makes_of_the_images(layer):
     assert CATTAn(net, source_subspace=found, layer=layer or "", d=4)(images(8, 2)).shape == (8, N_CLASSES)
 
 
+@pytest.mark.parametrize("form", LOADERS)
+def test_the_moments_take_what_people_have(form):
+    net, x = network().train(), images(60, 1)
+    found = fit_source_moments(net, LOADERS[form](x))
+    assert net.training and found.count == 60
+    assert repr(found) == "SourceMoments(2 layers, 2 with a covariance, 60 images)"
+    net.eval()
+    assert CATTAnPlus(net, source_moments=found)(images(8, 2)).shape == (8, N_CLASSES)
+
+
+def test_what_is_known_of_another_source_is_refused():
+    moments, subspace = fit_source_moments(network(), [images(60, 1)]), fit_source(network(), [images(60, 1)])
+    with pytest.raises(UserError, match=r"source moments: made for the model \w{12}, and this model is \w{12}"):
+        CATTAnPlus(network(seed=1), source_moments=moments)
+    with pytest.raises(UserError, match=r"CATTAn\+ takes source_moments=fit_source_moments\(net, loader\)"):
+        CATTAnPlus(network(), source_subspace=subspace)
+    with pytest.raises(UserError, match="source_subspace is"):
+        CATTAn(network(), source_subspace=moments)
+
+
 def test_the_subspace_of_another_network_is_refused():
     found = fit_source(network(), [images(60, 1)])
     other = network(seed=1)
-    with pytest.raises(UserError, match=r"was made for the model \w{12}, and this model is \w{12}.*fit_source"):
+    with pytest.raises(UserError, match=r"subspace: made for the model \w{12}, and this model is \w{12}.*fit_source"):
         CATTAn(other, source_subspace=found)
     assert isinstance(other.fc, nn.Linear)
     CATTAn(nn.Sequential(nn.Identity(), network()), source_subspace=found)  # a wrapper is the same network
@@ -298,6 +318,10 @@ def test_other_heads_are_refused_with_a_remedy_that_works(kind):
     net, x = make().eval(), images(8, 1)
     with pytest.raises(UserError, match=r"classifier=.*layer=NAME with source_subspace=fit_source\("):
         CATTAn(copy.deepcopy(net))(x)
+    if kind != "CLIP":  # its projection is a linear layer
+        with pytest.raises(UserError, match=r"^classes=False \(CLASSES.USE False\) needs no linear classifier"):
+            CATTAnPlus(copy.deepcopy(net))
+    assert CATTAnPlus(copy.deepcopy(net), classes=False)(x).shape == (8, N_CLASSES)
     subspace = fit_source(net, [images(64, 2)], layer=layer)
     adapted = CATTAn(copy.deepcopy(net), layer=layer, source_subspace=subspace)
     assert adapted(x).shape == (8, N_CLASSES)

@@ -52,7 +52,7 @@ def tensors(value):
 @pytest.mark.parametrize("statistics", ["batch", "running", "blend"])
 @pytest.mark.parametrize("name", METHODS)
 def test_streams_are_separate_copies_bit_for_bit(name, statistics):
-    options = {"statistics": statistics, "on_collapse": "reset", "collapse_window": 16}
+    options = {"statistics": statistics, "on_collapse": "reset"}
     alone, method, draw = {stream: build(name, **options) for stream in NAMES}, build(name, **options), random.Random(0)
     for number in range(18):
         method = CHANGES.get(number, lambda method, name, options: method)(method, name, options)

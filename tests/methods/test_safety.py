@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 from functools import partial
 
 import pytest
 import torch
-from small_networks import ADAPTING, assert_same_state, build, run, snapshot, target_batches
+from small_networks import ADAPTING, assert_same_state, build, many_classes, run, snapshot, target_batches
 
 from tta_cattan import UserError
 from tta_cattan.config import load_cfg
 from tta_cattan.methods import AdaptationMethod, setup_model
-from tta_cattan.methods.safety import Safety, in_range
+from tta_cattan.methods.safety import Collapse, Safety, effective_classes, in_range
+from tta_cattan.util.state import pack, unpack
 
 NOTHING = {"skipped_steps": 0, "collapses": 0, "divergences": 0, "safety_resets": 0}
 each_adapting = pytest.mark.parametrize("name", ADAPTING)
@@ -97,7 +99,7 @@ def test_parameters_that_leave_the_range_start_anew(name, caplog):
 
 @pytest.mark.parametrize("reaction", ["report", "reset"])
 def test_a_collapse_is_found_and_answered_by_the_key(reaction, caplog):
-    method = build("tent", lr=3.0, on_collapse=reaction, collapse_window=64)
+    method = build("tent", many_classes(), lr=3.0, on_collapse=reaction)
     start = snapshot(method.model)
     with caplog.at_level(logging.WARNING, "tta_cattan"):
         for _, x in target_batches(2000, 32):
@@ -124,7 +126,8 @@ def test_a_divergence_is_found_and_answered_by_the_key(reaction, caplog):
             method(x)
             if method.safety.divergences:
                 break
-    assert counts(method) == {**NOTHING, "divergences": 1, "safety_resets": int(reaction == "reset")}
+    found = counts(method)
+    assert (found["divergences"], found["safety_resets"]) == (1, int(reaction == "reset"))
     assert "adaptation diverges: a loss of " in caplog.text
     if reaction == "reset":
         assert_same_state(start, snapshot(method.model))
@@ -170,17 +173,46 @@ def test_the_loss_may_rise_a_little_or_once():
     assert safety.divergences == 1
 
 
+def test_effective_classes_are_the_exponential_of_the_entropy():
+    predicted = [0, 0, 0, 2, 2, 3]
+    expected = math.exp(-sum(predicted.count(c) / 6 * math.log(predicted.count(c) / 6) for c in (0, 2, 3)))
+    assert effective_classes(torch.tensor(predicted)) == pytest.approx(expected)
+
+
 def test_a_stream_of_one_class_from_the_start_is_no_collapse():
-    safety, logits = Safety(on_collapse="reset", window=8), torch.eye(4)[:1]
+    safety, logits = Safety(on_collapse="reset"), torch.eye(4)[:1]
     assert not any(safety.watch(logits, 0.0) for _ in range(100))
     assert safety.collapses == 0
 
 
 def test_a_collapse_counts_once_until_it_is_over():
-    safety, mixed, single = Safety(window=4), torch.eye(4), torch.eye(4)[:1].expand(4, -1)
-    for logits in (mixed, single, single, mixed, mixed, single):
+    safety, mixed, single = Safety(), torch.eye(4).repeat(16, 1), torch.eye(4)[:1].expand(64, -1)
+    for logits in (mixed, single, single, single, mixed, mixed, single, single):
         safety.watch(logits, 0.0)
     assert safety.collapses == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "frozen", "expected"),
+    [
+        (8, 2, None, True),
+        (8, 6, None, False),
+        (8, 4, None, False),
+        (8, 4, (8, 8), True),
+        (8, 2, (8, 2), False),  # the frozen network predicts few classes too: the data has changed
+        (8, 2, (8, 8), True),
+        (8, 2, (2, 2), True),  # it always did
+    ],
+)
+def test_a_collapse_is_a_fall_that_the_frozen_network_does_not_share(before, after, frozen, expected):
+    watch, places = Collapse(), torch.arange(240)
+    for step, classes in enumerate([before] * 3 + [after] * 3):
+        theirs = None if frozen is None else places % frozen[step // 3]
+        found = watch.add(places % classes, theirs)
+        assert not found or step > 2
+    assert found is expected and watch.classes == pytest.approx(after)
+    again = unpack(pack(watch))
+    assert [again.add(places % n) for n in (1, 9)] == [watch.add(places % n) for n in (1, 9)]
 
 
 def test_a_spoilt_stream_does_not_flood_the_log(caplog):
@@ -208,16 +240,15 @@ def test_in_range(tensors, expected):
 
 
 def test_the_keys_reach_the_method():
-    cfg = load_cfg(None, ["MODEL.ADAPTATION", "tent", "SAFETY.ON_COLLAPSE", "reset", "SAFETY.WINDOW", 99])
+    cfg = load_cfg(None, ["MODEL.ADAPTATION", "tent", "SAFETY.ON_COLLAPSE", "reset"])
     safety = setup_model(torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2)), cfg).safety
-    assert (safety.on_collapse, safety.on_divergence, safety.window) == ("reset", "report", 99)
+    assert (safety.on_collapse, safety.on_divergence) == ("reset", "report")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"on_collapse": "rest"}, "on_collapse = 'rest': must be one of 'report', 'reset'. Did you mean 'reset'?"),
-        ({"collapse_window": 0}, "collapse_window = 0"),
     ],
 )
 def test_bad_options_are_refused(options, words):

@@ -32,7 +32,7 @@ def loaded(name, state, **options):
 @pytest.mark.parametrize("statistics", ["batch", "running"])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_restored_stream_goes_on_bit_for_bit(name, statistics):
-    options = {**OPTIONS.get(name, {}), "statistics": statistics, "on_collapse": "reset", "collapse_window": 16}
+    options = {**OPTIONS.get(name, {}), "statistics": statistics, "on_collapse": "reset"}
     undisturbed = build(name, **options)
     stream = [images(8, seed) for seed in range(20, 30)]
     for x in stream[:5]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +22,8 @@ from tta_cattan.util.batches import ReadBatches
 from tta_cattan.util.errors import UserError
 
 logger = logging.getLogger(__name__)
+
+Fitted = TypeVar("Fitted", bound=Any)  # it has ``provenance``
 
 
 # Rows gathered before they are added to the float64 sums, at least and per feature: with fewer the D x D additions
@@ -235,6 +239,31 @@ def classifier_subspace(weight: Tensor) -> Subspace:
     )
 
 
+def from_loader(fit: Callable[..., Fitted]) -> Callable[..., Fitted]:
+    """Let ``fit(model, inputs, ...)`` take any loader, keep the model's modes, and name the model in what it returns.
+
+    A loader yields images, (images, labels) or (indices, images).
+    """
+
+    @functools.wraps(fit)
+    def fitted(model: nn.Module, loader: Iterable[Any], *args: Any, **options: Any) -> Fitted:
+        require_module(model)
+        require_plain(model)
+        modes = {module: module.training for module in model.modules()}
+        try:
+            with torch.inference_mode(False):
+                inputs = (x for _, x in ReadBatches(loader, next(model.parameters()).device))
+                found = fit(model, inputs, *args, **options)
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+        named = {"weights_sha256": sha256_weights(model), "model": type(model).__name__, "tta-cattan": __version__}
+        return found if found.provenance else replace(found, provenance=named)
+
+    return fitted
+
+
+@from_loader
 def fit_source(
     model: nn.Module,
     loader: Iterable[Any],
@@ -248,20 +277,5 @@ def fit_source(
     The features are the input of the classifier, which ``classifier`` names where it is not the last linear layer, or
     the output of ``layer``. ``d=None`` keeps every direction that the samples determine. The model stays as it is.
     """
-    require_module(model)
-    require_plain(model)
     name = "" if layer else find_classifier(model, classifier)
-    modes = {module: module.training for module in model.modules()}
-    try:
-        with torch.inference_mode(False):
-            inputs = (x for _, x in ReadBatches(loader, next(model.parameters()).device))
-            return fit_subspace(
-                iterate_features(model, name, inputs, layer or ""),
-                d,
-                center,
-                {"weights_sha256": sha256_weights(model), "model": type(model).__name__, "tta-cattan": __version__},
-                layer or "",
-            )
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    return fit_subspace(iterate_features(model, name, loader, layer or ""), d, center, layer=layer or "")

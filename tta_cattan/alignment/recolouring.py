@@ -1,6 +1,6 @@
-"""Whitening by the target's moments and colouring by the source's, at the input of batch normalisation.
+"""Whitening by the target's moments and colouring by the source's, and the projection onto the source's subspace.
 
-Channels are the features, images and positions the samples. The source's moments travel in one small file.
+Channels are the features, images and positions the samples. What is known of the source travels in one small file.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from tta_cattan.alignment.fitting import FeatureMoments, from_loader, subspace_of_moments
+from tta_cattan.alignment.subspace import Subspace, orthonormality_error
+from tta_cattan.network.layers import channel_place, find_layer
 from tta_cattan.network.normalization import divergence
 from tta_cattan.util.door import FIT_AGAIN, checked_tensor, fitted_tensors
 from tta_cattan.util.errors import UserError
@@ -26,11 +29,14 @@ from tta_cattan.util.state import stateful
 
 ENOUGH_IMAGES = 4096  # of the source: with their positions they determine 128 x 128 covariances to a few per cent
 
-_FORMAT = "tta-cattan-moments-1"
+_FORMAT = "tta-cattan-moments-2"
+_SUBSPACE = ("basis", "eigenvalues", "mean")
 _MAX_BYTES = 1 << 28
+_DIRECTIONS = 256  # of the source's subspace that a file holds, at most
 _POSITIONS = 16  # per side of a feature map; neighbours say little more
 _RIDGE = 0.005  # of the mean variance, added to both covariances
 _PAIRS = 20.0  # images at which covariances count half as much as variances
+_COORDINATES = 32  # of a signature of features, at most
 _CLASSES = 16  # classes whose own moments are taken, at most
 _TINY = 1e-5
 
@@ -154,13 +160,34 @@ def shift_weight(target: Moments, mean: Tensor, var: Tensor, n: float, compositi
     return float(weight)
 
 
+def projected(z: Tensor, basis: Tensor, mean: Tensor) -> Tensor:
+    """Return ``m_s + (z - m_s) W_s W_s^T`` of features in any layout, ``basis`` being ``W_s`` and ``mean`` ``m_s``.
+
+    That is ``Phi* = W_t^T W_s`` where the target spans the whole space, ``W_t = I``: directions that the source does
+    not vary in, and nothing behind was trained on, are left out.
+    """
+    place = channel_place(z, len(basis))
+    basis, mean = basis.to(z.dtype), mean.to(z.dtype)
+    return (mean + (z.movedim(place, -1) - mean) @ basis @ basis.T).movedim(-1, place)
+
+
+def feature_signatures(z: Tensor, basis: Tensor, mean: Tensor) -> Tensor:
+    """Return what tells domains apart before any BatchNorm: coordinates, and the log deviation outside of them."""
+    rows = z.float().movedim(channel_place(z, len(basis)), -1).flatten(1, -2) if z.ndim > 2 else z.float()[:, None]
+    centred = rows.mean(1) - mean
+    coordinates = centred @ basis
+    whole = centred.square().sum(1, keepdim=True)
+    outside = (whole - coordinates.square().sum(1, keepdim=True)).clamp(min=_TINY * whole.mean().item() + 1e-30)
+    return torch.cat([coordinates, 0.5 * outside.log()], 1)
+
+
 @dataclass(frozen=True)
 class SourceMoments:
     """What CATTAn-F knows of the source: moments at each layer, and the signature of its images.
 
     ``mean`` and ``cov`` (C x C) are those of the layers with a full covariance, by name; ``classes`` is, for every
     layer, the mean divergence of one class from all. ``signature`` (p) and ``precision`` (p x p) are mean and inverse
-    covariance of ``signatures``, ``count`` the number of images.
+    covariance of ``signatures``, ``count`` the number of images. ``subspace`` is that of one layer's output, if any.
     """
 
     mean: Mapping[str, Tensor]
@@ -170,13 +197,15 @@ class SourceMoments:
     precision: Tensor
     count: int
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    subspace: Subspace | None = None
 
     def to(self, device: torch.device | str) -> SourceMoments:
         """Return a copy on ``device``."""
         mean = {name: value.to(device) for name, value in self.mean.items()}
         cov = {name: value.to(device) for name, value in self.cov.items()}
         signature, precision = self.signature.to(device), self.precision.to(device)
-        return SourceMoments(mean, cov, self.classes, signature, precision, self.count, self.provenance)
+        subspace = None if self.subspace is None else self.subspace.to(device)
+        return SourceMoments(mean, cov, self.classes, signature, precision, self.count, self.provenance, subspace)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all numbers, by name."""
@@ -184,6 +213,8 @@ class SourceMoments:
         named |= {f"cov.{name}": value for name, value in self.cov.items()}
         named |= {f"classes.{name}": torch.tensor(value) for name, value in self.classes.items()}
         named |= {"signature": self.signature, "precision": self.precision}
+        if self.subspace is not None:
+            named |= {f"subspace.{part}": getattr(self.subspace, part) for part in _SUBSPACE}
         return {name: value.detach().cpu().float().contiguous() for name, value in named.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -191,8 +222,13 @@ class SourceMoments:
         from safetensors.torch import save_file
 
         header = {"format": _FORMAT, "count": str(self.count), "provenance": json.dumps(dict(self.provenance))}
+        header["layer"] = "" if self.subspace is None else str(self.subspace.layer)
         with atomic_path(path) as temporary:
             save_file(self.tensors(), temporary, metadata=header)
+
+    def __repr__(self) -> str:
+        """Return one line: tensors of thousands of numbers say nothing in a notebook."""
+        return f"SourceMoments({len(self.classes)} layers, {len(self.cov)} with a covariance, {self.count} images)"
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SourceMoments:
@@ -203,7 +239,8 @@ class SourceMoments:
     @classmethod
     def _checked(cls, path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> SourceMoments:
         """Build the moments from a file's contents, or say which part of them is not of moments."""
-        parts: dict[str, dict[str, Tensor]] = {"mean": {}, "cov": {}, "classes": {}, "signature": {}, "precision": {}}
+        kinds = ("mean", "cov", "classes", "signature", "precision", "subspace")
+        parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
         try:
             for name, tensor in tensors.items():
                 like = torch.empty(tensor.shape, dtype=torch.float32)
@@ -216,13 +253,18 @@ class SourceMoments:
             fits &= all(parts["cov"][name].shape == (size, size) for name, size in sizes.items())
             fits &= precision.shape == (len(signature), len(signature)) and signature.ndim == 1
             classes = {name: value.item() for name, value in parts["classes"].items()}
+            subspace = None
+            if parts["subspace"]:
+                basis, eigenvalues, centre = (parts["subspace"][part] for part in _SUBSPACE)
+                fits &= basis.ndim == 2 and centre.shape == basis.shape[:1] and orthonormality_error(basis) < 1e-2
+                subspace = Subspace(basis, eigenvalues, centre, count, True, layer=header["layer"])
         except UserError:
             raise
         except (KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
             raise UserError(f"moments file {path} is damaged ({error!r}): {FIT_AGAIN}") from error
         if not fits or count < 1 or not isinstance(provenance, dict):
             raise UserError(f"moments file {path} is damaged: its parts do not fit each other; {FIT_AGAIN}")
-        return cls(parts["mean"], parts["cov"], classes, signature, precision, count, provenance)
+        return cls(parts["mean"], parts["cov"], classes, signature, precision, count, provenance, subspace)
 
 
 def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
@@ -247,16 +289,19 @@ def running_signature(layer: _BatchNorm, size: int) -> tuple[Tensor, Tensor]:
     return centre, torch.diag(1 / torch.cat([0.25 * var, torch.full_like(var, 0.16)]))
 
 
+@from_loader
 @torch.no_grad()
 def fit_source_moments(
     model: nn.Module,
     batches: Iterable[Tensor],
     channels: int = 128,
     provenance: Mapping[str, Any] | None = None,
+    layer: str = "",
 ) -> SourceMoments:
     """Take the source's moments in one pass over images, with covariances where a layer has at most ``channels``.
 
-    Note: 4,096 images are enough, and no more are read. The classes are those that the model predicts: no labels.
+    ``layer`` names the module whose output's subspace is fitted too. Note: 4,096 images are enough, and no more are
+    read. The classes are those that the model predicts: no labels.
     """
     model.eval()
     device = next(model.parameters()).device
@@ -267,30 +312,52 @@ def fit_source_moments(
         )
     seen: list[Tensor] = []
     first: list[str] = []
+    features: list[FeatureMoments] = []
     count = 0
 
-    def look(name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
+    def look(name: str, norm: _BatchNorm, x: Tensor) -> Tensor:
         if not first:
             first.append(name)
         if name == first[0]:
             seen.append(signatures(x))
         fitted[name].look(sampled(x), count)
-        return own_forward(layer)(x)
+        return own_forward(norm)(x)
 
-    for batch in batches:
-        x = batch.to(device)[: ENOUGH_IMAGES - count]
-        if not torch.isfinite(x).all():
-            raise UserError("source images hold NaN or Inf: check the images and their normalisation")
-        with replaced_forward(batch_norms(model), look):
-            classes = model(x).argmax(1)
-        for fit in fitted.values():
-            fit.tell(classes)
-        count += len(x)
-        if count >= ENOUGH_IMAGES:
-            break
+    def look_at_features(_: nn.Module, args: Any, z: Tensor) -> None:
+        rows = z.movedim(channel_place(z), -1)
+        if not features:
+            features.append(FeatureMoments(rows.shape[-1], device))
+        features[0].update(rows.flatten(0, -2).float())
+        if not first:
+            first.append("")
+        if first[0] == "":
+            seen.append(rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows)  # until there is a basis
+
+    watching = find_layer(model, layer).register_forward_hook(look_at_features) if layer else None
+    try:
+        for batch in batches:
+            x = batch.to(device)[: ENOUGH_IMAGES - count]
+            if not torch.isfinite(x).all():
+                raise UserError("source images hold NaN or Inf: check the images and their normalisation")
+            with replaced_forward(batch_norms(model), look):
+                classes = model(x).argmax(1)
+            for fit in fitted.values():
+                fit.tell(classes)
+            count += len(x)
+            if count >= ENOUGH_IMAGES:
+                break
+    finally:
+        if watching is not None:
+            watching.remove()
     if count < 2:
         raise UserError(f"{count} source images: moments need at least 2, better some thousand")
-    signature = torch.cat(seen)
+    signature, subspace = torch.cat(seen), None
+    if features:
+        d = min(_DIRECTIONS, features[0].dim, features[0].sample_count() - 1)
+        subspace = subspace_of_moments(features[0], d, layer=layer).to(device)
+        if first[0] == "":
+            large = int((subspace.eigenvalues > subspace.eigenvalues.sum() / subspace.dim).sum())
+            signature = feature_signatures(signature, subspace.basis[:, : min(large, _COORDINATES)], subspace.mean)
     cov = torch.cov(signature.T).reshape(signature.shape[1], -1)
     cov = cov + (1e-3 * cov.diagonal().mean() + 1e-12) * torch.eye(len(cov), device=device)
     full = {name: fit.moments for name, fit in fitted.items() if fit.moments.cov.ndim == 2}
@@ -302,6 +369,7 @@ def fit_source_moments(
         torch.linalg.inv(cov),
         count,
         dict(provenance or {}),
+        subspace,
     )
 
 

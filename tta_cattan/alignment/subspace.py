@@ -60,15 +60,6 @@ class Subspace:
         layer = "" if self.layer is None else f", layer {self.layer or 'input of the classifier'!r}"
         return f"Subspace({self.d} directions of {self.dim} features, {self.count} samples, {kind}{layer})"
 
-    def require_model(self, model: nn.Module) -> None:
-        """Refuse another model than the one whose features were fitted, where that is known."""
-        made_for = self.provenance.get("weights_sha256")
-        if made_for is not None and made_for != (weights := sha256_weights(model)):
-            raise UserError(
-                f"the source subspace was made for the model {str(made_for)[:12]}, and this model is {weights[:12]}: "
-                "make one for this model with fit_source(net, loader) or `tta-cattan fit-source`"
-            )
-
     def truncate(self, d: int) -> Subspace:
         """Return the subspace of the first ``d`` directions."""
         if not 1 <= d <= self.d:
@@ -180,6 +171,16 @@ def sha256_weights(model: nn.Module) -> str:
     return sha256_text("".join(sorted(sha256_tensors({"": value}) for value in [*model.parameters(), *statistics])))
 
 
+def require_model(what: str, provenance: Mapping[str, Any], model: nn.Module) -> None:
+    """Refuse another model than the one that something was fitted to, where that is known."""
+    made_for = provenance.get("weights_sha256")
+    if made_for is not None and made_for != (weights := sha256_weights(model)):
+        raise UserError(
+            f"source {what}: made for the model {str(made_for)[:12]}, and this model is {weights[:12]}; fit this one's "
+            "with fit_source(net, loader), fit_source_moments(net, loader) or `tta-cattan fit-source`"
+        )
+
+
 def subspace_path(ckpt_dir: str | os.PathLike[str], arch: str, weights: str, centered: bool, layer: str = "") -> Path:
     """Return where the subspace of a model is kept: ``<ckpt_dir>/subspaces/<arch>-<weights>-<kind>.safetensors``.
 
@@ -188,10 +189,10 @@ def subspace_path(ckpt_dir: str | os.PathLike[str], arch: str, weights: str, cen
     return Path(ckpt_dir) / "subspaces" / _name(_file_name(arch), weights[:_DIGITS], centered, layer)
 
 
-def moments_name(path: Path, channels: int) -> str:
-    """Return the file name of a model's moments, beside its subspace: ``<arch>-<weights>-moments-<channels>``."""
-    model, _, _ = path.stem.rpartition("-")
-    return f"{model}-moments-{channels}.safetensors"
+def moments_path(ckpt_dir: str | os.PathLike[str], arch: str, weights: str, channels: int, layer: str = "") -> Path:
+    """Return where a model's moments are kept: ``<ckpt_dir>/subspaces/<arch>-<weights>-moments-<channels>``."""
+    parts = [_file_name(arch), weights[:_DIGITS], "moments", str(channels), *([_file_name(layer)] if layer else [])]
+    return Path(ckpt_dir) / "subspaces" / f"{'-'.join(parts)}.safetensors"
 
 
 def find_subspaces(

@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     if args.list:
         return _list(args.host)
     from tta_cattan.bench.run.log import setup_logging
-    from tta_cattan.bench.run.plan import parse_sweeps, plan_rows
+    from tta_cattan.bench.run.plan import check_read, parse_sweeps, plan_rows
     from tta_cattan.bench.run.runner import dry_run, run
     from tta_cattan.config import find_config, shared_keys
     from tta_cattan.methods import ADAPTATION_REGISTRY
@@ -87,10 +87,15 @@ def main(argv: Sequence[str]) -> int:
     methods = _without_faults(args.host, methods, overrides)
     sweeps = parse_sweeps(args.sweep, overrides)
     rows = plan_rows(find_config(args.cfg or DEFAULT_CFG), overrides, methods, sweeps)
+    check_read(overrides, rows)
     if args.list_layers:
         return _list_layers(rows[0].cfg)
     plain = embedded and not sweeps and set(overrides[::2]) <= set(shared_keys("place", "presentation"))
     launcher = _launcher(args, small=plain)
+    if plain:  # the same figures on any number of cores; the network is too small for more than one
+        import torch
+
+        torch.set_num_threads(1)
     if args.dry_run:
         print(dry_run(rows))
         return 0
@@ -159,8 +164,8 @@ def _list_layers(cfg: CfgNode) -> int:
 
     benchmark = benchmark_of(cfg)
     benchmark.check()
-    model = untrained_model(cfg, benchmark.num_classes)
-    if model is None:  # RobustBench builds its models with their weights only
+    model = untrained_model(cfg, benchmark.num_classes, benchmark.family)
+    if model is None:  # RobustBench builds some with their weights only
         model = load_model(cfg, benchmark.num_classes, benchmark.family).model
     for name, kind, shape in list_layers(model, first_inputs(benchmark)):
         print(f"{name:40} {kind:24} {' x '.join(map(str, shape[1:]))}")

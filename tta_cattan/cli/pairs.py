@@ -19,7 +19,7 @@ def parser() -> ConfigParser:
     result.add_argument(
         "--methods", metavar="A,B,C", help="compare several methods, each with its own file beside FILE"
     )
-    result.add_argument("--dry-run", action="store_true", help="check everything, compute nothing")
+    result.add_argument("--dry-run", action="store_true", help="check everything, say what would run and for how long")
     return result
 
 
@@ -32,7 +32,9 @@ def main(argv: Sequence[str]) -> int:
 
     setup_logging()
     pairs = run_pairs(find_config(args.cfg), overrides, method_names(args.methods, overrides), args.dry_run)
-    if pairs is not None:
+    if isinstance(pairs, str):
+        print(pairs)
+    else:
         print(beside_published(pairs.summary, pairs.table).to_text())
         for line in pairs.remarks():
             print(line)

@@ -130,7 +130,6 @@ class AdaptationMethod(nn.Module):
     on_divergence: str = key(
         "report", "reaction to a loss that stays far above its level", one_of(*REACTIONS), at="SAFETY.ON_DIVERGENCE"
     )
-    collapse_window: int = key(256, "predictions in which a collapse is looked for", at_least(1), at="SAFETY.WINDOW")
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -244,7 +243,10 @@ class AdaptationMethod(nn.Module):
             require_affine(model, type(self).__name__)
             require_precision(model, type(self).__name__)
         if self.classes:
-            self.classifier = find_classifier(model, self.classifier, self.num_classes)
+            try:
+                self.classifier = find_classifier(model, self.classifier, self.num_classes)
+            except UserError as error:
+                raise UserError(f"classes=False (CLASSES.USE False) needs no linear classifier. {error}") from None
 
     def configure_model(self, model: nn.Module) -> nn.Module:
         """Freeze the model and free the scale and shift of its normalisation layers."""
@@ -661,7 +663,7 @@ class AdaptationMethod(nn.Module):
         return {name: value.detach().clone() for name, value in state.items() if id(value) in moving}
 
     def _new_safety(self) -> Safety:
-        return Safety(self.on_collapse, self.on_divergence, self.collapse_window)
+        return Safety(self.on_collapse, self.on_divergence)
 
     def _new_precision(self) -> Precision:
         return Precision(self.mixed_precision)

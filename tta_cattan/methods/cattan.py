@@ -22,6 +22,7 @@ from tta_cattan.alignment import (
     stability_curve,
     subspace_of_moments,
 )
+from tta_cattan.alignment.subspace import require_model
 from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.methods.target import BalancedTarget, RunningBalance
@@ -138,7 +139,7 @@ class CATTAn(AdaptationMethod):
             return given
         if choice == "auto":
             raise UserError(
-                f"{cls.title} needs a source subspace: pass source_subspace=fit_subspace(source_features), set "
+                f"{cls.title} needs a source subspace: pass source_subspace=fit_source(net, loader), set "
                 f"{cls.node}.SOURCE_BASIS to a file that `tta-cattan fit-source` wrote, or to 'classifier' where there "
                 "is no source data"
             )
@@ -163,7 +164,7 @@ class CATTAn(AdaptationMethod):
             self._new = AlignedHead(model.get_submodule(self.aligned_name), self.residual)
             source = classifier_subspace(self._new.weight) if source is None else source
             self._check_source(source, self._new.in_features)
-        source.require_model(model)
+        require_model("subspace", source.provenance, model)
         self.source = source.to(self._new.like.device)
         self._follower_checked = False
 
@@ -430,7 +431,7 @@ class CATTAn(AdaptationMethod):
         if not isinstance(source, Subspace):
             raise UserError(
                 f"source_subspace is {type(source).__name__} {str(source)[:60]!r}: give a Subspace, from "
-                "fit_subspace(features) or Subspace.load(file)"
+                "fit_source(net, loader), fit_subspace(features) or Subspace.load(file)"
             )
         centering = f"{self.node}.CENTERING = {self.centering!r}"
         if dim is not None and source.dim != dim:

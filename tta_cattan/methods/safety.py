@@ -15,12 +15,13 @@ logger = logging.getLogger(__name__)
 
 REACTIONS = ("report", "reset")
 
-# Adaptation has collapsed where the entropy of its predicted classes fell to this share of the highest it had.
-_COLLAPSED = 0.25
 # It diverges where the loss stays above its level by this many times its size, for so many updates.
 _FAR = 10.0
 _PATIENCE = 5
 _MEMORY = 0.9  # share of the past in the loss's level
+_FALLEN, _CONFIRMED, _OF_FROZEN = 0.35, 0.55, 0.6
+_RECENT = 64  # predictions that a collapse is looked for in, or those of two batches
+_FEW = 1.8  # effective classes: where there never were more, chance alone takes them away for a while
 
 
 def all_finite(tensor: Tensor) -> bool:
@@ -34,6 +35,48 @@ def in_range(tensors: Sequence[Tensor]) -> bool:
     return math.isfinite(torch.stack([norm.to(norms[0].device) for norm in norms]).square().sum().item())
 
 
+def effective_classes(predicted: Tensor) -> float:
+    """``exp(-sum_c m_c log m_c)`` of the shares m of predicted classes: as many as there seem to be; 0 of none."""
+    if not len(predicted):
+        return 0.0
+    shares = torch.bincount(predicted).double() / len(predicted)
+    return math.exp(torch.special.entr(shares).sum().item())
+
+
+@stateful
+class Collapse:
+    """Finds predictions that fall into few classes, by the effective number ``c`` of those predicted last.
+
+    ``r = (c - 1) / (C - 1)``, with C the highest number so far, is below 0.35 in a collapse. Where the predictions of
+    the frozen network are given too, below 0.55 is enough if it is also below 0.6 of theirs: where both fall, the data
+    has changed.
+    """
+
+    def __init__(self) -> None:
+        self.classes = 0.0  # c
+        self._recent = torch.empty(0, dtype=torch.long)
+        self._frozen = torch.empty(0, dtype=torch.long)
+        self._most, self._most_frozen = 1.0, 1.0
+
+    def add(self, predicted: Tensor, frozen: Tensor | None = None) -> bool:
+        """Take note of the classes predicted for a batch; tell whether the last predictions are a collapse."""
+        size = max(2 * len(predicted), _RECENT)
+        self._recent = torch.cat([self._recent, predicted.cpu()])[-size:]
+        self.classes = effective_classes(self._recent)
+        self._most = max(self._most, self.classes)
+        limit = _FALLEN
+        if frozen is not None:
+            self._frozen = torch.cat([self._frozen, frozen.cpu()])[-size:]
+            theirs = effective_classes(self._frozen)
+            self._most_frozen = max(self._most_frozen, theirs)
+            limit = min(_CONFIRMED, _OF_FROZEN * _ratio(theirs, self._most_frozen))
+        return len(self._recent) >= _RECENT // 2 and _ratio(self.classes, self._most) < limit
+
+
+def _ratio(classes: float, most: float) -> float:
+    return (classes - 1) / (most - 1) if most > _FEW else 1.0
+
+
 @stateful
 class Safety:
     """What went wrong while a method adapted: counted for the result, told in the log, answered by the keys.
@@ -41,17 +84,14 @@ class Safety:
     ``report`` leaves the method as it is, ``reset`` says that it should go back to its start. Counts survive a reset.
     """
 
-    def __init__(self, on_collapse: str = "report", on_divergence: str = "report", window: int = 256) -> None:
-        self.on_collapse, self.on_divergence, self.window = on_collapse, on_divergence, window
+    def __init__(self, on_collapse: str = "report", on_divergence: str = "report") -> None:
+        self.on_collapse, self.on_divergence = on_collapse, on_divergence
         self.skipped_steps = self.collapses = self.divergences = self.resets = 0
         self.restart()
 
     def restart(self) -> None:
         """Forget the levels that predictions and losses had: those to come are of another start."""
-        self._counts: Tensor | None = None
-        self._seen = 0
-        self._highest = 0.0
-        self._collapsed = False
+        self._classes, self._collapsed = Collapse(), False
         self._level = self._lowest = 0.0
         self._updates = self._strikes = 0
 
@@ -112,30 +152,12 @@ class Safety:
         return self.on_divergence == "reset"
 
     def _watch_classes(self, logits: Tensor) -> bool:
-        """Collapse: over a window, ``H = -sum_c m_c log m_c`` of the predicted classes is far below its highest."""
-        n, classes = logits.shape
-        if self._counts is None:
-            self._counts = torch.zeros(classes, dtype=torch.long)
-        self._counts = self._counts.to(logits.device)
-        # Adding to places, unlike bincount, lets a GPU run on; max is faster than argmax on the CPU.
-        self._counts.scatter_add_(0, logits.max(1).indices, torch.ones(n, dtype=torch.long, device=logits.device))
-        first = self._seen == 0 and self._highest == 0  # before any update: the start's own predictions
-        self._seen += n
-        if self._seen < self.window and not first:
-            return False
-        share = self._counts.cpu().double() / self._counts.sum().item()  # not every device has float64
-        entropy = torch.special.entr(share).sum().item()
-        self._highest = max(self._highest, entropy)
-        if self._seen >= self.window:
-            self._counts.zero_()
-            self._seen = 0
-        was, self._collapsed = self._collapsed, entropy < _COLLAPSED * self._highest
+        was, self._collapsed = self._collapsed, self._classes.add(logits.max(1).indices)  # faster than argmax
         if not self._collapsed or was:
             return False
         self.collapses += 1
         logger.warning(
-            "adaptation collapses: the last predictions fall into about %.1f of %d classes, after %.1f before; "
-            "lower the learning rate, or mix the classes of the stream",
-            math.exp(entropy), classes, math.exp(self._highest),
+            "adaptation collapses: the last predictions fall into about %.1f of %d classes; lower the learning rate, "
+            "or mix the classes of the stream", self._classes.classes, logits.shape[1],
         )  # fmt: skip
         return self.on_collapse == "reset"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from yacs.config import CfgNode
 
-from tta_cattan.bench.paper.present import present_dimension, present_options, present_sweep, present_table
+from tta_cattan.bench.paper.present import present_dimension, present_sweep, present_table
 from tta_cattan.bench.paper.recovered import present_recovery
 from tta_cattan.bench.paper.setting import data_differences, setting_differences
 from tta_cattan.bench.paper.study import Study
@@ -124,20 +124,6 @@ def test_a_sweep_over_words_is_bars_beside_published_averages():
     assert rows["-"][4] is None
     (axes,) = shown.figures[""].axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["plain", "robust"]
-
-
-def test_options_stand_together_with_their_gain():
-    rows = [row("tent_plus"), row("cattan"), row("cattan", ("CATTAN.D", 16)), row("tent_plus", ("OPTIM.LR", 0.1))]
-    accuracy = dict(zip((one.label for one in rows), (0.5, 0.6, 0.55, 0.52), strict=True))
-    values = {
-        (label, "fog", seed): {"accuracy": value, "ece": 0.1} for label, value in accuracy.items() for seed in (0, 1)
-    }
-    (table,) = present_options(study("options", vary=("CATTAN.D=16",)), gathered(rows, values), False).tables
-    assert texts(table, 2) == [
-        ("TENT+", "as it is"), ("TENT+", "OPTIM.LR=0.1"), ("CATTAn", "as it is"), ("CATTAn", "CATTAN.D=16"),
-    ]  # fmt: skip
-    assert [r[4].value for r in table.rows] == [None, pytest.approx(2.0), None, pytest.approx(-5.0)]
-    assert (table.rows[3][2].value, table.rows[3][2].std) == (pytest.approx(55.0), pytest.approx(0.0))
 
 
 def test_two_keys_are_refused():

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from small_networks import METHODS, N_CLASSES, build, images, network
+from small_networks import METHODS, N_CLASSES, build, images, many_classes, network
 from torch.utils.data import Dataset, TensorDataset
 
 from tta_cattan.bench.data.datasets import labels_of
@@ -163,7 +163,7 @@ def test_a_short_last_window_is_not_the_worst():
 
 
 def test_a_collapse_is_dated():
-    method = build("tent", lr=5.0, collapse_window=8)
+    method = build("tent", many_classes(), lr=5.0)
     evaluation = run_stream(method, stream(order="recurring", rounds=3))
     assert method.safety.collapses == len(evaluation.collapses) > 0
     assert evaluation.collapses == sorted(evaluation.collapses) and evaluation.facts()["collapsed_at"][0] >= 8
@@ -188,7 +188,7 @@ def test_a_resumed_stream_is_the_undisturbed_one_bit_for_bit(name, tmp_path, mon
     rng = random.Random(name)
     for number, setting in enumerate([*SETTINGS, {"order": "reset_each_shift", "correlated": True}]):
         batch_size = rng.choice([1, 3, 8])
-        options = {"on_collapse": "reset", "collapse_window": 16}
+        options = {"on_collapse": "reset"}
         torch.manual_seed(0)
         whole = run_stream(build(name, **options), stream(batch_size, **setting))
         drawn = torch.rand(1)

@@ -123,13 +123,10 @@ def stream_identity(cfg: CfgNode, benchmark: Benchmark) -> str:
 
 def check_stream(cfg: CfgNode, benchmark: Benchmark) -> None:
     """Refuse a stream whose domains are not all there, before any long work starts."""
-    visits = sequence_of(benchmark.domains(), StreamSetting.of(cfg))
-    severities = sorted({domain.severity for domain in visits})
-    if severities != sorted({domain.severity for domain in benchmark.domains()}):
-        every = cfg.clone()
-        every.defrost()
-        every.CORRUPTION.SEVERITY = severities
-        type(benchmark)(every).check()
+    every = cfg.clone()
+    every.defrost()
+    every.CORRUPTION.SEVERITY = sorted({d.severity for d in sequence_of(benchmark.domains(), StreamSetting.of(cfg))})
+    type(benchmark)(every).check()
 
 
 def _labels(dataset: Dataset, setting: StreamSetting) -> np.ndarray:

@@ -147,13 +147,12 @@ def load_from_robustbench(name: str, family: str | None, ckpt_dir: str, replaced
             f"MODEL.ARCH = {name!r} is RobustBench's, which has no models for this data set: use another model"
         )
     standard = family == "imagenet" and name.startswith("Standard")
-    if standard and replaced:
-        return _bare_resnet50(), replaced
-    entry = _entries(family)[name]
     if replaced:
-        if not callable(entry["model"]) or entry["gdrive_id"] is None:
+        bare = untrained_of_robustbench(name, family)
+        if bare is None:
             raise UserError(f"MODEL.CKPT_PATH cannot replace the weights of {name!r}: use its timm/NAME instead")
-        return entry["model"](), replaced
+        return bare, replaced
+    entry = _entries(family)[name]
     path = checkpoint_path(name, family, ckpt_dir)
     contents = {}
     for gdrive_id, file in [] if standard else _files(entry["gdrive_id"], path):
@@ -164,6 +163,14 @@ def load_from_robustbench(name: str, family: str | None, ckpt_dir: str, replaced
     if path in contents:
         _check_complete(model, contents[path], path)
     return model, str(path) if path in contents else f"RobustBench's {name}"
+
+
+def untrained_of_robustbench(name: str, family: str | None) -> nn.Module | None:
+    """Return a model of the zoo with random weights; None where RobustBench builds it with its weights only."""
+    if family == "imagenet" and name.startswith("Standard"):
+        return _bare_resnet50()
+    entry = _entries(family).get(name) if family else None
+    return entry["model"]() if entry and callable(entry["model"]) and entry["gdrive_id"] is not None else None
 
 
 def _files(gdrive_id: str | list[str] | None, path: Path) -> list[tuple[str, Path]]:

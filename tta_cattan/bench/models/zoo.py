@@ -18,6 +18,7 @@ from tta_cattan.bench.models.libraries import (
     load_from_library,
     load_from_robustbench,
     robustbench_names,
+    untrained_of_robustbench,
 )
 from tta_cattan.bench.models.networks import (
     IMAGENET_MEAN,
@@ -172,12 +173,14 @@ def load_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> Loa
     return LoadedModel.of(model.to(resolve_device(cfg.DEVICE)), str(origin))
 
 
-def untrained_model(cfg: CfgNode, num_classes: int) -> nn.Module | None:
-    """Return the model that ``MODEL.ARCH`` names with random weights; None for RobustBench's."""
+def untrained_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> nn.Module | None:
+    """Return the model that ``MODEL.ARCH`` names with random weights; None where RobustBench cannot build it so."""
     if is_library_name(cfg.MODEL.ARCH):
         return load_from_library(cfg.MODEL.ARCH, num_classes, pretrained=False)
     architecture = find_architecture(cfg.MODEL.ARCH)
-    return None if architecture is None else architecture(num_classes, cfg.MODEL)
+    return (
+        untrained_of_robustbench(cfg.MODEL.ARCH, family) if not architecture else architecture(num_classes, cfg.MODEL)
+    )
 
 
 def check_arch(arch: str, family: str | None) -> None:

@@ -185,27 +185,6 @@ def _curve(points: dict[Any, Statistic]) -> Curve:
     return Curve(x, [100 * points[setting].mean for setting in x], band)
 
 
-def present_options(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
-    """Present options varied one at a time: average accuracy and ECE, and the gain over the unchanged config.
-
-    Note: the gain is a difference of means over seeds; if it is of the size of their spread, it says nothing.
-    """
-    averages = gathered.summary.averages
-    bases = {row.method: averages.get((row.label, "accuracy")) for row in gathered.rows if not row.changes}
-    order = list(bases)
-    rows: list[list[Entry]] = []
-    for row in sorted(gathered.rows, key=lambda row: order.index(row.method)):  # all settings of a method together
-        found, base = averages.get((row.label, "accuracy")), bases.get(row.method)
-        if found is None:
-            continue
-        setting = ", ".join(f"{key}={value}" for key, value in row.changes) or "as it is"
-        gain = 100 * (found.mean - base.mean) if row.changes and base is not None else None
-        names = [Entry(method_title(row.method)), Entry(setting)]
-        rows.append([*names, percent(found), percent(averages.get((row.label, "ece"))), number(gain, sign="+")])
-    caption = "Mean accuracy in %; ECE as 100 times the fraction; gain over the config as it is, in points"
-    return Presentation((Table(["method", "setting", "accuracy", "ECE", "gain"], rows, caption),))
-
-
 def present_dimension(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
     """Present the dimension rule: d per domain (first seed), and the eigenvalue gaps and bound of a few domains."""
     first: dict[str, Record] = {}

@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tta_cattan.bench.data import benchmark_of
-from tta_cattan.bench.paper.present import (
-    Presentation,
-    present_dimension,
-    present_options,
-    present_sweep,
-    present_table,
-)
+from tta_cattan.bench.paper.present import Presentation, present_dimension, present_sweep, present_table
 from tta_cattan.bench.paper.recovered import present_recovery
 from tta_cattan.bench.paper.setting import data_differences, setting_differences
 from tta_cattan.bench.paper.study import Study
@@ -33,7 +27,6 @@ if TYPE_CHECKING:
 _PRESENT: Mapping[str, Callable[[Study, Gathered, bool], Presentation]] = {
     "table": present_table,
     "sweep": present_sweep,
-    "options": present_options,
     "dimension": present_dimension,
     "recovery": present_recovery,
 }
@@ -59,8 +52,7 @@ def run_study(study: Study, request: Request) -> tuple[str, list[Path]]:
     ours = load_cfg(path, overrides)
     sweeps = _sweeps(study, request, overrides)
     methods, left_out = _methods(study, request, ours)
-    vary = parse_sweeps(study.vary, overrides)
-    gathered = gather(path, overrides, methods, sweeps, vary, study.pairs)
+    gathered = gather(path, overrides, methods, sweeps, pairs=study.pairs)
     ignored = [sweep.key for sweep in sweeps] + ["DATA.SOURCE_DIR"]  # where data is, not which
     data = data_differences(paper, ours, ignored)
     notes = _notes(gathered, data, setting_differences(paper, ours, ignored), left_out)

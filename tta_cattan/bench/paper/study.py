@@ -11,7 +11,7 @@ from tta_cattan.bench.results.published import published_benchmarks
 from tta_cattan.config import read_yaml, shipped_folder
 from tta_cattan.util.errors import UserError, chosen, nearest
 
-KINDS = ("table", "sweep", "options", "dimension", "recovery")
+KINDS = ("table", "sweep", "dimension", "recovery")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,6 @@ class Study:
     published: Mapping[str, str] = field(default_factory=dict)  # setting of the sweep ('': no sweep) -> published table
     pairs: bool = False  # every source>target pair of the benchmark is a column
     sweep: str = ""  # KEY=a,b,c
-    vary: tuple[str, ...] = ()  # KEY=a,b,c, each key alone
     overrides: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)  # overrides on the paper's own benchmark only
     says: str = ""  # what the paper says if it prints no figures
@@ -57,17 +56,15 @@ def read_study(path: Path) -> Study:
     for key in ("title", "kind", "cfg", "methods"):
         if key not in content:
             raise UserError(f"{path}: the key {key!r} is missing")
-    for key in ("methods", "vary"):
-        content[key] = tuple(content.get(key, ()))
+    content["methods"] = tuple(content["methods"])
     tables = content.get("published", {})
     content["published"] = {"": tables} if isinstance(tables, str) else {str(k): v for k, v in tables.items()}
     study = Study(name=path.stem, **content)
     chosen(f"{path}: kind", study.kind, KINDS)
     for table in study.published.values():
         chosen(f"{path}: published", table, published_benchmarks())
-    for kind, key in (("sweep", "sweep"), ("options", "vary")):
-        if (study.kind == kind) != bool(value := getattr(study, key)):
-            raise UserError(f"{path}: kind {study.kind!r} and {key} {value!r} do not belong together")
+    if (study.kind == "sweep") != bool(study.sweep):
+        raise UserError(f"{path}: kind {study.kind!r} and sweep {study.sweep!r} do not belong together")
     return study
 
 

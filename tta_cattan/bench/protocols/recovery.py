@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -116,16 +116,11 @@ class AgreementCounts:
         for origin in ORIGINS:
             rows = self.counts[origin]
             n = sum(rows["n"])
-            right = sum(rows[fallback if out else "adapted"][level] for level, out in enumerate(flagged))
-            after[origin] = right / n
+            after[origin] = sum(rows[fallback if out else "adapted"][q] for q, out in enumerate(flagged)) / n
             rate[origin] = sum(count for count, out in zip(rows["n"], flagged, strict=True) if out) / n
+        before = {origin: self.accuracy(origin, "adapted") for origin in ORIGINS}
         return Gated(
-            source_before=self.accuracy("source", "adapted"),
-            source_after=after["source"],
-            target_before=self.accuracy("target", "adapted"),
-            target_after=after["target"],
-            detection=rate["source"],
-            false_alarms=rate["target"],
+            before["source"], after["source"], before["target"], after["target"], rate["source"], rate["target"]
         )
 
     def auroc(self) -> float:
@@ -138,14 +133,6 @@ class AgreementCounts:
 def agreement_counts(records: Iterable[Record]) -> list[AgreementCounts]:
     """Return the counts of the records that the recovery protocol made."""
     return [AgreementCounts(record.info[_KEY]) for record in records if _KEY in record.info]
-
-
-@runtime_checkable
-class Bypassable(Protocol):
-    """A method that inserts something into the network, as CATTAn and IP do, and can predict without it."""
-
-    def predict_bypassed(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch without it; the adapted normalisation stays."""
 
 
 class SourceRecovery(nn.Module):
@@ -182,10 +169,8 @@ class SourceRecovery(nn.Module):
     @torch.no_grad()
     def fall_back(self, x: Tensor, fallback: str) -> Tensor:
         """Return the logits that gated samples of the batch get."""
-        first = self.hypotheses[0]
-        if fallback == "bypass" and isinstance(first, Bypassable):
-            return first.predict_bypassed(x)
-        return self.source(x).float()
+        bypassed = getattr(self.hypotheses[0], "predict_bypassed", None)  # CATTAn and IP have it: they insert something
+        return bypassed(x) if fallback == "bypass" and bypassed is not None else self.source(x).float()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the gated logits of a batch."""

@@ -42,7 +42,7 @@ class StreamEvaluation(Evaluation):
 
     def note(self, reading: Reading) -> None:
         """Keep a reading of the monitor where it completes a window."""
-        if reading.changed:
+        if "change" in reading.state:
             self.changes.append(reading.seen)
         estimate, last = reading.accuracy, self.watched[-1][0] if self.watched else 0
         if estimate is not None and reading.seen // WINDOW > last // WINDOW:
@@ -111,18 +111,17 @@ def run_stream(
             method.reset()
         before = method.safety.collapses
         adapting = (number - 1) % adapt_every == 0
-        logits = method(batch.inputs) if adapting else method.predict(batch.inputs)
+        run = method if adapting else method.predict
+        logits, features = (run(batch.inputs), None) if tap is None else tap(run, batch.inputs)
         evaluation.add(batch.indices, logits, batch.labels)
-        if monitor is not None and tap is not None:
-            evaluation.note(monitor.observe(logits, tap.features))
+        if monitor is not None:
+            evaluation.note(monitor.observe(logits, features))
         if method.safety.collapses > before:
             evaluation.collapses.append(evaluation.count)
         if checkpoint is not None and number % every == 0:
             seconds = evaluation.earlier_seconds + time.perf_counter() - started
             _save(checkpoint, method, evaluation, number, seconds, monitor)
         on_batch()
-    if tap is not None:
-        tap.remove()
     return evaluation
 
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from tta_cattan.alignment import fit_source_moments
 from tta_cattan.bench.data import Benchmark, Stream
+from tta_cattan.bench.data.benchmark import DomainBenchmark
 from tta_cattan.bench.data.domain_stream import stream_of
 from tta_cattan.bench.models.zoo import resolve_device, untrained_model
 from tta_cattan.bench.results.identity import config_path, describe_run, write_run_file
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import sample_range
-from tta_cattan.bench.run.plan import Row, cell_domains, is_stream, protocol_name, seeds
+from tta_cattan.bench.results.table import number_range
+from tta_cattan.bench.run.plan import Row, is_stream, protocol_name, seeds
 from tta_cattan.bench.run.setting import Setting, rehearse, subspace_hash
+from tta_cattan.bench.source.subspace import forward_method
 from tta_cattan.config import dump_yaml, method_keys, to_dict
 from tta_cattan.config.declared import set_value
 from tta_cattan.methods import ADAPTATION_REGISTRY
@@ -105,65 +109,128 @@ _BATCHES, _SECONDS = 3, 2.0  # timed of each kind: so many, or fewer where they 
 
 
 @dataclass(frozen=True)
+class Work:
+    """The samples of each domain that is a result of its own (a stream is one), and one batch of them."""
+
+    samples: Sequence[int]
+    batch_size: int
+    inputs: Tensor
+
+    @property
+    def batches(self) -> int:
+        """The batches of one pass over all of them."""
+        return sum(-(-n // self.batch_size) for n in self.samples)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a batch with and without adaptation (None: not known), and whether adapting is updating."""
+
+    adapting: float | None
+    predicting: float
+    updates: bool = True
+
+
+@dataclass(frozen=True)
 class Estimate:
-    """The work of one row: its cells, the updates in all of them, and their seconds (None: not known)."""
+    """The work of one row: its results, the updates in all of them, and their seconds (None: not known)."""
 
     label: str
-    cells: int
-    updates: int
-    seconds: float | None
+    results: int = 0
+    updates: int = 0
+    seconds: float | None = 0.0
+
+    def __add__(self, other: Estimate) -> Estimate:
+        known = self.seconds is not None and other.seconds is not None
+        seconds = (self.seconds or 0.0) + (other.seconds or 0.0) if known else None
+        return Estimate(self.label, self.results + other.results, self.updates + other.updates, seconds)
 
 
-def estimate(row: Row, benchmark: Benchmark) -> Estimate:
-    """Time a few batches of a row's method on its network, untrained, and multiply.
+def describe(by_source: Mapping[str, tuple[Sequence[Row], Sequence[Benchmark]]]) -> str:
+    """Return what the comparisons would do, one per source domain ('' where there is none), a line per fact.
 
-    Note: passes without updates (fitting a subspace, pseudo-labels) are counted as one prediction of all samples.
+    Note: the methods are timed on the first source's data.
     """
-    cfg = row.cfg
-    cells = len(cell_domains(cfg, benchmark.domains())) * len(seeds(cfg))
-    samples, batch, inputs = _work(cfg, benchmark)
-    batches = -(-samples // batch)
-    epochs = cfg.TEST.EPOCHS if cfg.TEST.PROTOCOL == "offline" and not is_stream(cfg) else 1
-    model = untrained_model(cfg, benchmark.num_classes)
-    if model is None or cfg.TEST.PROTOCOL == "recovery":
-        return Estimate(row.label, cells, cells * batches * epochs, None)
-    device = resolve_device(cfg.DEVICE)
-    method = rehearse(_with_dimension(cfg), model.to(device), benchmark)
-    inputs = inputs.to(device)
-    method.reset()
-    updating, predicting = _seconds(lambda: method(inputs)), _seconds(lambda: method.predict(inputs))
-    offline = cfg.TEST.PROTOCOL == "offline" and not is_stream(cfg)
-    updates = batches * epochs if method.optimizer is not None else 0
-    passes = (updates or (0 if offline else batches)) * updating + (2 * batches * predicting if offline else 0)
-    return Estimate(row.label, cells, cells * updates, cells * passes)
-
-
-def describe(rows: Sequence[Row], benchmarks: Sequence[Benchmark], estimates: Sequence[Estimate]) -> str:
-    """Return what a comparison would do, a line per fact."""
-    cfg, benchmark = rows[0].cfg, benchmarks[0]
-    domains = [domain.label for domain in benchmark.domains()]
-    samples, batch, _ = _work(cfg, benchmark)
-    epochs = f", {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL == "offline" else ""
+    works: dict[tuple[str, Any], Work] = {}  # the rows of a source share it, unless a sweep changes the data
+    timings: dict[str, Timing] = {}
+    estimates: dict[str, Estimate] = {}
+    domains: list[str] = []
+    for source, (rows, benchmarks) in by_source.items():
+        for row, benchmark in zip(rows, benchmarks, strict=True):
+            if (source, row.changes) not in works:
+                works[source, row.changes] = work_of(row.cfg, benchmark)
+            work = works[source, row.changes]
+            if row.label not in timings:
+                timings[row.label] = timing(row.cfg, benchmark, work.inputs)
+            before = estimates.get(row.label, Estimate(row.label))
+            estimates[row.label] = before + estimate(row, work, timings[row.label])
+        first = benchmarks[0]
+        pair = first.pair_label if isinstance(first, DomainBenchmark) and source else None
+        domains += [pair(source, domain.name) if pair else domain.label for domain in first.domains()]
+    cfg = rows[0].cfg
     shown = domains if len(domains) <= 4 else [*domains[:2], "...", domains[-1]]
-    known = [one.seconds for one in estimates if one.seconds is not None]
-    total = show_time(sum(known)) if len(known) == len(estimates) else "not known for every method"
+    what = "pairs" if any(by_source) else "domains"
+    samples = number_range({n for work in works.values() for n in work.samples})
+    epochs = f", {cfg.TEST.EPOCHS} {'epoch' if cfg.TEST.EPOCHS == 1 else 'epochs'}" if _offline(cfg) else ""
     name = f"{cfg.CORRUPTION.DATASET}-{cfg.MODEL.ARCH.replace('/', '_')}-<hash of the weights>-{protocol_name(cfg)}"
     lines = [
-        f"data       {cfg.CORRUPTION.DATASET}: {len(domains)} domains ({', '.join(shown)})",
-        f"protocol   {protocol_name(cfg)}{epochs}, {samples:,} samples in batches of {batch}",
+        f"data       {cfg.CORRUPTION.DATASET}: {len(domains)} {what} ({', '.join(shown)})",
+        f"protocol   {protocol_name(cfg)}{epochs}, {samples} samples in batches of {work.batch_size}",
         f"model      {cfg.MODEL.ARCH}, on {resolve_device(cfg.DEVICE)}",
         f"seeds      {', '.join(map(str, seeds(cfg)))}",
         f"folder     {Path(cfg.SAVE_DIR) / name}",
         "",
         f"{'method':24}{'results':>9}{'updates':>10}{'time':>12}",
+        *(_line(one) for one in _with_total(estimates.values())),
+        "time: from a few timed batches, one process; training or downloading the source model is not in it",
     ]
-    for one in estimates:
-        took = "?" if one.seconds is None else show_time(one.seconds)
-        lines.append(f"{one.label:24}{one.cells:9,}{one.updates:10,}{took:>12}")
-    results, updates = sum(one.cells for one in estimates), sum(one.updates for one in estimates)
-    lines.append(f"{'all':24}{results:9,}{updates:10,}{total:>12}")
-    lines.append("time: from a few timed batches, one process; training or downloading the source model is not in it")
     return "\n".join(lines)
+
+
+def estimate(row: Row, work: Work, timed: Timing) -> Estimate:
+    """Return the work of a row on one source's targets.
+
+    Note: passes without updates (fitting a subspace, pseudo-labels) are counted as one prediction of all samples.
+    """
+    cfg, runs = row.cfg, len(seeds(row.cfg))
+    batches = work.batches * runs
+    updates = batches * (cfg.TEST.EPOCHS if _offline(cfg) else 1) if timed.updates else 0
+    if timed.adapting is None or cfg.TEST.PROTOCOL == "recovery":
+        return Estimate(row.label, len(work.samples) * runs, updates, None)
+    adapting = updates or (0 if _offline(cfg) else batches)
+    seconds = adapting * timed.adapting + (2 * batches * timed.predicting if _offline(cfg) else 0)
+    return Estimate(row.label, len(work.samples) * runs, updates, seconds)
+
+
+def timing(cfg: CfgNode, benchmark: Benchmark, inputs: Tensor) -> Timing:
+    """Time a few batches of a method on its network, untrained."""
+    model = untrained_model(cfg, benchmark.num_classes, benchmark.family)
+    if model is None:
+        return Timing(None, 0.0)
+    device = resolve_device(cfg.DEVICE)
+    model, inputs = model.to(device), inputs.to(device)
+    method_class = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
+    moments = None
+    if forward_method(cfg) and method_class.needs_source_subspace(cfg):
+        moments = fit_source_moments(model, [inputs], method_class.value_in(cfg, "channels"))
+    method = rehearse(_with_dimension(cfg), model, benchmark, moments)
+    method.reset()
+    adapting = _seconds(lambda: method(inputs))
+    return Timing(adapting, _seconds(lambda: method.predict(inputs)), method.optimizer is not None)
+
+
+def work_of(cfg: CfgNode, benchmark: Benchmark) -> Work:
+    """Return what one pass over the targets of a comparison is made of."""
+    if is_stream(cfg):
+        whole = stream_of(cfg, benchmark, seeds(cfg)[0], resolve_device("cpu"))
+        return Work([len(whole.plan)], whole.batch_size, next(iter(whole.batches()))[1].inputs)
+    domains = benchmark.domains()
+    # The domains of a domain-adaptation benchmark differ in size; corruptions are of the same images.
+    looked_at = domains if isinstance(benchmark, DomainBenchmark) else domains[:1]
+    targets = [benchmark.target(domain, seeds(cfg)[0]) for domain in looked_at]
+    samples = [len(target) for target in targets] if len(targets) == len(domains) else [len(targets[0])] * len(domains)
+    stream = Stream(targets[0], cfg.TEST.BATCH_SIZE, None, resolve_device("cpu"))
+    return Work(samples, cfg.TEST.BATCH_SIZE, next(iter(stream.only([0]))).inputs)
 
 
 def show_time(seconds: float) -> str:
@@ -173,14 +240,18 @@ def show_time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _work(cfg: CfgNode, benchmark: Benchmark) -> tuple[int, int, Tensor]:
-    """Return the samples and the batch size of a cell, and one batch."""
-    if is_stream(cfg):
-        whole = stream_of(cfg, benchmark, seeds(cfg)[0], resolve_device("cpu"))
-        return len(whole.plan), whole.batch_size, next(iter(whole.batches()))[1].inputs
-    dataset = benchmark.target(benchmark.domains()[0], seeds(cfg)[0])
-    stream = Stream(dataset, cfg.TEST.BATCH_SIZE, None, resolve_device("cpu"))
-    return len(dataset), cfg.TEST.BATCH_SIZE, next(iter(stream.only([0]))).inputs
+def _offline(cfg: CfgNode) -> bool:
+    return cfg.TEST.PROTOCOL != "online" and not is_stream(cfg)
+
+
+def _with_total(estimates: Iterable[Estimate]) -> list[Estimate]:
+    rows = list(estimates)
+    return [*rows, sum(rows, Estimate("all"))]
+
+
+def _line(one: Estimate) -> str:
+    took = "not known" if one.seconds is None else show_time(one.seconds)
+    return f"{one.label:24}{one.results:9,}{one.updates:10,}{took:>12}"
 
 
 def _with_dimension(cfg: CfgNode) -> CfgNode:

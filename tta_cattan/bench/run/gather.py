@@ -14,7 +14,8 @@ from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.published import PublishedTable, published, published_benchmarks
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.results.summary import Statistic, Summary, sample_range, summarise
-from tta_cattan.bench.run.plan import Row, Sweep, is_stream, plan_rows, seeds, sweeps_of
+from tta_cattan.bench.run.describe import describe
+from tta_cattan.bench.run.plan import Row, Sweep, check_read, is_stream, plan_rows, seeds, sweeps_of
 from tta_cattan.bench.run.runner import Outcome, run
 from tta_cattan.bench.run.setting import check_rows, is_defined
 from tta_cattan.bench.source.model import ensure_trained
@@ -148,10 +149,8 @@ class Pairs:
         return lines
 
 
-def run_pairs(
-    path: str | Path, overrides: Sequence[Any], methods: Sequence[str], dry_run: bool = False
-) -> Pairs | None:
-    """Run every pair that the config asks for, reusing finished source models and cells; a dry run returns None.
+def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str], dry_run: bool = False) -> Pairs | str:
+    """Run every pair that the config asks for, reusing finished source models and cells; a dry run says what would run.
 
     Note: a method that needs images has a row of dashes on features.
     """
@@ -165,11 +164,13 @@ def run_pairs(
             "MODEL.CKPT_PATH names one source model, and these pairs have several sources: name one with DATA.SOURCE"
         )
     by_source = plan_sources(benchmark, path, overrides, defined)
+    check_read(overrides, [row for rows in by_source.values() for row in rows])
     benchmarks = {source: _benchmark(rows[0].cfg) for source, rows in by_source.items()}
     difference = next(filter(None, (each.differs_from_published() for each in benchmarks.values())), "")
     if dry_run:
-        logger.info("dry run: %d sources; the configuration and the data are in order", len(by_source))
-        return None
+        text = describe({source: (rows, [benchmarks[source]] * len(rows)) for source, rows in by_source.items()})
+        logger.info("dry run: nothing was computed or written; the configuration and the data are in order")
+        return text
     records, _ = run_sources(benchmark, by_source)
     expected = [
         Cell(row.method, benchmark.pair_label(source, domain.name), 0, seed)

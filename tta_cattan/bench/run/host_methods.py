@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 
 from tta_cattan.bench.data import benchmark_of
+from tta_cattan.config import leaves
 from tta_cattan.host.checkout import Checkout, HostError, first_line
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 from tta_cattan.methods.guard import Lock
@@ -105,13 +106,8 @@ class HostMethod(AdaptationMethod):
     def _settings(cls, cfg: CfgNode) -> CfgNode:
         """Return the host's config with what ours decides."""
         settings = cls._host_settings(cfg)
-        for place in _OURS:
-            *nodes, leaf = place.split(".")
-            ours, theirs = cfg, settings
-            for part in nodes:
-                ours, theirs = ours[part], theirs[part]
-            if leaf in theirs:
-                theirs[leaf] = copy.deepcopy(ours[leaf])
+        ours, theirs = dict(leaves(cfg)), dict(leaves(settings))
+        settings.merge_from_list([part for place in _OURS if place in theirs for part in (place, ours[place])])
         return settings
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:

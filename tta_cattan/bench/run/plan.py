@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.identity import fingerprint, versions
 from tta_cattan.bench.results.store import Cell, row_label
@@ -146,6 +147,28 @@ def plan_rows(
             names = ", ".join(row.method for row in rows)
             raise UserError(f"--sweep {sweep.key}: none of the methods compared reads it ({names})")
     return rows
+
+
+def check_read(overrides: Sequence[Any], rows: Sequence[Row]) -> None:
+    """Refuse a key of the command line that no row reads: it would silently change nothing."""
+    own = {place for row in rows for place in method_keys(row.method)}
+    cfg = rows[0].cfg
+    dataset = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)
+    for place in overrides[::2]:
+        if place not in SHARED and place not in own:
+            names = ", ".join(dict.fromkeys(row.method for row in rows))
+            raise UserError(f"{place} has no effect: no method compared reads it ({names})")
+        needed = ""
+        if place.startswith("RECOVERY.") and cfg.TEST.PROTOCOL != "recovery":
+            needed = "TEST.PROTOCOL recovery"
+        elif place in ("TEST.EPOCHS", "TEST.ADAPT_EX") and cfg.TEST.PROTOCOL == "online":
+            needed = "TEST.PROTOCOL offline"
+        elif (place.startswith("STREAM.") or place == "TEST.DELTA_DIRICHLET") and not is_stream(cfg):
+            needed = "a stream, such as SETTING continual"
+        elif place in ("DATA.SOURCE", "DATA.TARGET", "DATA.LISTS") and not issubclass(dataset, DomainBenchmark):
+            needed = "a benchmark with source and target domains, such as CORRUPTION.DATASET officehome"
+        if needed:
+            raise UserError(f"{place} has no effect here: it needs {needed}")
 
 
 def _method_files(

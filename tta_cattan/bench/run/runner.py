@@ -17,7 +17,7 @@ from tta_cattan.bench.results.predictions import checkpoint_path
 from tta_cattan.bench.results.store import Cell, Record, ResultsStore, row_label
 from tta_cattan.bench.results.summary import Summary, summarise
 from tta_cattan.bench.run.cell import Fault, one_by_one
-from tta_cattan.bench.run.describe import describe, estimate, header_lines, run_folder, write_description
+from tta_cattan.bench.run.describe import describe, header_lines, run_folder, write_description
 from tta_cattan.bench.run.log import error_line, setup_logging
 from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells
 from tta_cattan.bench.run.plausible import warn_of_wrong_setup
@@ -53,9 +53,9 @@ def dry_run(rows: Sequence[Row]) -> str:
     """Do all of a comparison that can fail on the user's side, write nothing, and return what would run."""
     benchmarks = _checked(rows)
     check_files(rows, benchmarks)
-    estimates = [estimate(row, benchmark) for row, benchmark in zip(rows, benchmarks, strict=True)]
+    text = describe({"": (rows, benchmarks)})
     logger.info("dry run: nothing was computed or written; the configuration and the data are in order")
-    return describe(rows, benchmarks, estimates)
+    return text
 
 
 def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:

@@ -144,11 +144,11 @@ def check_alike(first: Row, other: Row) -> None:
 def rehearse_rows(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
     """Build each method on its model, untrained, and let that predict the first two target samples.
 
-    Note: RobustBench builds its models with their weights only, so theirs are left for later.
+    Note: RobustBench builds some of its models with their weights only; these are left for later.
     """
     probed = set()
     for row, benchmark in zip(rows, benchmarks, strict=True):
-        model = untrained_model(row.cfg, benchmark.num_classes)
+        model = untrained_model(row.cfg, benchmark.num_classes, benchmark.family)
         if model is not None:
             if id(benchmark) not in probed:
                 check_inputs(row.cfg, model, first_inputs(benchmark))
@@ -196,8 +196,11 @@ def check_inputs(cfg: CfgNode, model: nn.Module, inputs: Tensor) -> None:
 
 
 def _stand_in(cfg: CfgNode, model: nn.Module, benchmark: Benchmark) -> Subspace | SourceMoments:
-    if forward_method(cfg):
-        return SourceMoments({}, {}, {}, torch.zeros(1), torch.eye(1), 1)
+    forward = forward_method(cfg)
+    if forward:
+        layer, d = forward.value_in(cfg, "layer"), forward.value_in(cfg, "d")
+        subspace = Subspace(torch.eye(d), torch.ones(d), torch.zeros(d), d, True, layer=layer) if layer else None
+        return SourceMoments({}, {}, {}, torch.zeros(1), torch.eye(1), 1, subspace=subspace)
     method = aligning_method(cfg)
     layer, centered = method.value_in(cfg, "layer"), method.value_in(cfg, "centering") != "none"
     inputs = first_inputs(benchmark) if layer else None

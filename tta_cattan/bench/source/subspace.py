@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from tta_cattan import __version__
 from tta_cattan.alignment import FeatureMoments, SourceMoments, Subspace, fit_source_moments, subspace_of_moments
 from tta_cattan.alignment.recolouring import ENOUGH_IMAGES
-from tta_cattan.alignment.subspace import find_subspaces, moments_name, sha256_weights, subspace_path
+from tta_cattan.alignment.subspace import find_subspaces, moments_path, sha256_weights, subspace_path
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.datasets import per_class
 from tta_cattan.bench.data.stream import Stream
@@ -85,7 +85,9 @@ def fit_moments(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Sour
     enough = range(min(len(stream), -(-ENOUGH_IMAGES // cfg.TEST.BATCH_SIZE)))
     inputs = (batch.inputs for batch in progress(stream.only(enough), len(enough), "taking the source's moments"))
     provenance = describe_fit(cfg, loaded, benchmark, min(len(data), ENOUGH_IMAGES))
-    return fit_source_moments(loaded.model, inputs, CATTAnForward.value_in(cfg, "channels"), provenance)
+    method = forward_method(cfg) or CATTAnForward
+    channels, layer = method.value_in(cfg, "channels"), method.value_in(cfg, "layer")
+    return fit_source_moments(loaded.model, inputs, channels, provenance, layer)
 
 
 def forward_method(cfg: CfgNode) -> type[CATTAnForward] | None:
@@ -256,9 +258,11 @@ def default_path(cfg: CfgNode, loaded: LoadedModel) -> Path:
 
 
 def _place(cfg: CfgNode, weights: str) -> Path:
-    path = subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, weights, *_kind(cfg))
     forward = forward_method(cfg)
-    return path.with_name(moments_name(path, forward.value_in(cfg, "channels"))) if forward else path
+    if forward is None:
+        return subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, weights, *_kind(cfg))
+    channels, layer = forward.value_in(cfg, "channels"), forward.value_in(cfg, "layer")
+    return moments_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, weights, channels, layer)
 
 
 def auto_path(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Path:

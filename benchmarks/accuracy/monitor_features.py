@@ -1,0 +1,109 @@
+"""Accuracy without labels on features of several domains: ``python -m benchmarks.accuracy.monitor_features DIR``.
+
+SHOT's head is trained on four fifths of a domain, calibrated on the rest, and watched on every other domain.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.accuracy import estimators
+from tta_cattan.bench.data.features import open_features
+from tta_cattan.bench.models.shot_network import shot_head
+from tta_cattan.methods import Tent
+from tta_cattan.metrics import accuracy
+from tta_cattan.monitor import Calibration
+from tta_cattan.monitor.watch import Tap
+
+BATCH, EPOCHS, RATE = 64, 30, 1e-4  # of the harness's configs for these features; the rate is TENT's
+DRAWS, DROPPED = 10, 0.4  # dropout of AETTA, on the classifier's input
+
+Data = tuple[Tensor, Tensor]
+
+
+def load(folder: Path) -> Data:
+    """Return the features and labels of a domain, shuffled."""
+    found = open_features(folder)
+    order = np.random.default_rng(0).permutation(len(found.labels))
+    return torch.from_numpy(found.rows(order)), torch.from_numpy(found.labels[order])
+
+
+def train(x: Tensor, y: Tensor, classes: int) -> nn.Module:
+    """Return SHOT's head, trained by SGD with a falling rate and smooth labels."""
+    torch.manual_seed(0)
+    network = shot_head(classes, x.shape[1])
+    optimizer = torch.optim.SGD(network.parameters(), 1e-2, momentum=0.9, nesterov=True, weight_decay=1e-3)
+    steps = EPOCHS * (len(x) // BATCH)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (1 + 10 * step / steps) ** -0.75)
+    for _ in range(EPOCHS):
+        for places in torch.randperm(len(x)).split(BATCH)[: len(x) // BATCH]:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(x[places]), y[places], label_smoothing=0.1).backward()
+            optimizer.step()
+            schedule.step()
+    return network.eval()
+
+
+def outputs(model: nn.Module, head: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the logits, and the classes and mean probabilities under dropout before ``head``."""
+    tap, generator, found = Tap(model), torch.Generator().manual_seed(0), []
+    for batch in x.split(BATCH):
+        logits, z = tap(model, batch)
+        kept = torch.rand(DRAWS, *z.shape, generator=generator) >= DROPPED
+        draws = head(z * kept / (1 - DROPPED))
+        found.append((logits.detach(), draws.argmax(2).T, draws.softmax(2).mean(0)))
+    logits, dropped, softened = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return logits, dropped, softened
+
+
+def estimates(clean: tuple[Tensor, ...], labels: Tensor, target: tuple[Tensor, ...]) -> dict[str, float]:
+    """Return what each estimator says of the target; nothing but the clean outputs is fitted to."""
+    reference, right = clean[0], accuracy(clean[0], labels)
+    return {
+        "average confidence": estimators.average_confidence(target[0]),
+        "difference of confidences": estimators.difference_of_confidences(target[0], reference, right),
+        "ATC": estimators.thresholded_confidence(target[0], reference, right),
+        "AETTA": estimators.dropout_agreement(*target),
+        "monitor, clean data alone": Calibration.of([(reference, labels)], len(labels)).estimate(target[0]).value,
+    }
+
+
+@torch.no_grad()
+def main(arguments: list[str]) -> int:
+    """Print a row per estimator: mean absolute error in points and correlation, frozen and under TENT."""
+    folders = sorted(path.parent for path in Path(arguments[0]).glob("*/manifest.json"))
+    domains = {folder.name: load(folder) for folder in folders}
+    classes = len(open_features(folders[0]).manifest.classes)
+    rows: dict[str, dict[str, list[tuple[float, float]]]] = {"frozen": {}, "TENT": {}}
+    for source, (x, y) in domains.items():
+        cut = 4 * len(x) // 5
+        with torch.enable_grad():
+            network = train(x[:cut], y[:cut], classes)
+        clean = outputs(network, network.fc, x[cut:])
+        for target, (x_t, y_t) in domains.items():
+            if target == source:
+                continue
+            for name, column in rows.items():
+                model = network if name == "frozen" else Tent(copy.deepcopy(network), lr=RATE)
+                found = outputs(model, network.fc, x_t)
+                truth = accuracy(found[0], y_t)
+                for estimator, value in estimates(clean, y[cut:], found).items():
+                    column.setdefault(estimator, []).append((value, truth))
+                print(f"{source} -> {target}, {name}: {100 * truth:.1f}", file=sys.stderr)
+    print(f"| estimator | {' | '.join(rows)} |\n|---|{'---:|' * len(rows)}")
+    for estimator in rows["frozen"]:
+        pairs = [np.array(column[estimator]).T for column in rows.values()]
+        cells = [f"{100 * np.abs(a - b).mean():.1f} ({np.corrcoef(a, b)[0, 1]:.2f})" for a, b in pairs]
+        print(f"| {estimator} | {' | '.join(cells)} |")
+    return 0
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,6 @@
+"""Watching a stream without labels, beside any method or network: what is estimated, and what is done about it."""
+
+from tta_cattan.monitor.estimate import Calibration, Estimate, Reference
+from tta_cattan.monitor.watch import EVENTS, Monitor, Reading, Tap
+
+__all__ = ["EVENTS", "Calibration", "Estimate", "Monitor", "Reading", "Reference", "Tap"]

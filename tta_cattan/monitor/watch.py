@@ -1,0 +1,342 @@
+"""The monitor of a stream: a reading after each batch, and what the policies do about it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tta_cattan.alignment.aligned import AlignedHead
+from tta_cattan.methods import AdaptationMethod
+from tta_cattan.methods.safety import Collapse
+from tta_cattan.monitor.estimate import Calibration, Estimate, Reference, mean_shift
+from tta_cattan.network.layers import channel_place, find_classifier, find_layer, watch_head
+from tta_cattan.util.errors import UserError, nearest
+from tta_cattan.util.keys import Key, at_least, key, one_of
+from tta_cattan.util.state import pack, stateful, unpack
+
+logger = logging.getLogger(__name__)
+
+EVENTS = ("drift", "change", "collapse", "worse")
+REACTIONS = ("ignore", "warn", "reset", "source")
+
+_CHANGED = 10.0  # deviations by which the window's means move with a new domain
+
+
+@stateful
+@dataclass(frozen=True)
+class Reading:
+    """What the monitor says after a batch, about the last ``window`` samples."""
+
+    seen: int
+    drift: float  # distance from the source in W_s over the source's variance
+    outside: float  # share of the features' energy outside W_s
+    accuracy: Estimate | None  # None until the window is full
+    frozen: Estimate | None  # of the frozen network, where its logits are given
+    classes: float  # effective number of the classes predicted last
+    state: tuple[str, ...]  # of EVENTS, those that hold
+    events: tuple[str, ...]  # those that began with this batch
+
+
+@stateful
+@dataclass
+class _Past:
+    """What a monitor remembers: the last samples, the moments of the domain before them, and what was said."""
+
+    seen: int = 0
+    collapse: Collapse = field(default_factory=Collapse)
+    rows: Tensor = field(default_factory=lambda: torch.empty(0))
+    logits: Tensor = field(default_factory=lambda: torch.empty(0))
+    frozen: Tensor = field(default_factory=lambda: torch.empty(0))
+    count: int = 0  # samples of the present domain that have left the window
+    mean: Tensor = field(default_factory=lambda: torch.empty(0))
+    second: Tensor = field(default_factory=lambda: torch.empty(0))
+    state: tuple[str, ...] = ()
+
+    def leave(self, rows: Tensor) -> None:
+        """Add rows that have left the window to the moments of the present domain."""
+        if not self.count:
+            self.mean, self.second = torch.zeros(2, rows.shape[1])
+        self.count += len(rows)
+        self.mean = self.mean + (rows - self.mean).sum(0) / self.count
+        self.second = self.second + (rows.square() - self.second).sum(0) / self.count
+
+
+class Monitor:
+    """Watches a stream by the logits and features of a network, whoever adapts it.
+
+    ``observe`` takes a batch and returns a `Reading`; ``watch`` wraps a method so that it observes itself and the
+    policies act. ``callback`` gets (event, reading) for each event that is not ignored.
+    """
+
+    keys: ClassVar[dict[str, Key]] = {}
+
+    window: int = key(250, "samples that a reading is about", at_least(16))
+    on_drift: str = key("warn", "reaction to data unlike the source's", one_of(*REACTIONS))
+    on_change: str = key("warn", "reaction to a new domain", one_of(*REACTIONS))
+    on_collapse: str = key("warn", "reaction to predictions that fall into few classes", one_of(*REACTIONS))
+    on_worse: str = key("warn", "reaction to an estimate below the frozen network's", one_of(*REACTIONS))
+    without_drift: str = key("adapt", "what to do on data without drift", one_of("adapt", "predict"))
+
+    def __init__(
+        self, reference: Reference, callback: Callable[[str, Reading], None] | None = None, **options: Any
+    ) -> None:
+        """Begin a stream; the options are the keys of the class."""
+        if not isinstance(reference, Reference):
+            raise UserError(
+                f"reference is a {type(reference).__name__}: make one with Monitor.fit(model, clean_batches)"
+            )
+        for name in options:
+            if name not in self.keys:
+                raise UserError(f"Monitor has no option {name!r}.{nearest(name, self.keys)}")
+        for name, declared in self.keys.items():
+            setattr(self, name, declared.accept(name, options.get(name, declared.default)))
+        self.reference, self.callback = reference, callback
+        self._past = _Past()
+        self.reading: Reading | None = None  # the last one
+
+    @classmethod
+    def fit(
+        cls,
+        model: nn.Module,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        shifts: Iterable[Iterable[tuple[Tensor, Tensor]]] = (),
+        frozen: nn.Module | None = None,
+        layer: str = "",
+        d: int = 16,
+        **options: Any,
+    ) -> Monitor:
+        """Return a monitor of ``model`` from (inputs, labels) without shift, that it was not trained on.
+
+        ``shifts`` are further labelled sets, such as the same images blurred or noisy: they make the estimate of
+        accuracy and its interval better. ``frozen`` is the source network, to estimate its accuracy too. ``layer``
+        names the layer to watch; empty: the input of the classifier. A method of ours adapts to one set after the
+        other, as it will on the stream, and is reset at the end; with ``without_drift="predict"`` it only predicts the
+        clean one.
+        """
+        window = cls.keys["window"].accept("window", options.get("window", cls.keys["window"].default))
+        tap = Tap(model.eval(), layer)
+        quiet = isinstance(model, AdaptationMethod) and options.get("without_drift") == "predict"
+        sets = [_outputs(tap, model.predict if quiet else model, frozen, batches)]
+        sets += [_outputs(tap, model, frozen, shift) for shift in shifts]
+        if isinstance(model, AdaptationMethod):
+            model.reset()
+        features = sets[0][0]
+        own = Calibration.of([(logits, labels) for _, logits, _, labels in sets], window)
+        other = None if frozen is None else Calibration.of([(logits, labels) for _, _, logits, labels in sets], window)
+        return cls(Reference.of(features, own, other, min(d, features.shape[1]), window), **options)
+
+    def restart(self) -> None:
+        """Forget the last samples: those to come are of another stream, or of a network that was reset."""
+        self._past = _Past(self._past.seen)
+
+    @torch.no_grad()
+    def observe(self, logits: Tensor, features: Tensor, frozen: Tensor | None = None) -> Reading:
+        """Take note of a batch: its logits (B x C), its features (B x D), and the frozen network's logits if known."""
+        past, reference = self._past, self.reference
+        classes = len(reference.calibration.prior)
+        if logits.ndim != 2 or features.shape != (len(logits), reference.subspace.dim) or logits.shape[1] != classes:
+            raise UserError(
+                f"logits of shape {tuple(logits.shape)} and features of shape {tuple(features.shape)}: the reference "
+                f"is of {classes} classes and {reference.subspace.dim} features"
+            )
+        finite = logits.isfinite().all(1) & features.isfinite().all(1)
+        logits, features = logits[finite].float().cpu(), features[finite].float().cpu()
+        past.seen += len(finite)
+        past.rows, leaving = _slide(past.rows, reference.summary(logits, features), self.window)
+        past.logits, _ = _slide(past.logits, logits, self.window)
+        if frozen is not None:
+            frozen = frozen[frozen.isfinite().all(1)].float().cpu()
+            past.frozen, _ = _slide(past.frozen, frozen, self.window)
+        if len(leaving):
+            past.leave(leaving)
+        collapsed = past.collapse.add(logits.argmax(1), None if frozen is None else frozen.argmax(1))
+        return self._read(self._change(len(logits)), collapsed)
+
+    def _read(self, changed: bool, collapsed: bool) -> Reading:
+        """Return the reading of the present window, and tell what is new in it."""
+        past, reference = self._past, self.reference
+        d, some = reference.subspace.d, len(past.rows) > 0
+        full, both = len(past.logits) >= self.window, len(past.frozen) >= self.window
+        drift = reference.drift(past.rows[:, :d]) if some else 0.0
+        accuracy = reference.calibration.estimate(past.logits) if full else None
+        frozen = (reference.frozen or reference.calibration).estimate(past.frozen) if both else None
+        holds = {
+            "drift": full and drift > reference.drift_limit,
+            "change": changed,
+            "collapse": collapsed,
+            "worse": accuracy is not None and frozen is not None and accuracy.high < frozen.low,
+        }
+        before, past.state = past.state, tuple(event for event in EVENTS if holds[event])
+        events = tuple(event for event in past.state if event not in before)
+        outside = past.rows[:, d + 1].mean().item() if some else 0.0
+        self.reading = reading = Reading(
+            past.seen, drift, outside, accuracy, frozen, past.collapse.classes, past.state, events
+        )
+        for event in events:
+            if self.reaction(event) != "ignore":
+                logger.warning("%s after %d samples: %s", event, past.seen, _SIGHTS[event](reading))
+                if self.callback is not None:
+                    self.callback(event, reading)
+        return reading
+
+    def _change(self, batch: int) -> bool:
+        """Tell whether the window's mean is not that of the domain before it; if so, the last batch begins a domain.
+
+        Note: statistics of the batch hide a domain from the mean feature, not from energy and entropy; and adapting
+        moves the mean feature of one domain too, so that it counts half.
+        """
+        past, d = self._past, self.reference.subspace.d
+        if past.count < self.window // 2:
+            return False
+        features, others = (
+            mean_shift(past.rows[:, one], past.count, past.mean[one], past.second[one])
+            for one in (slice(d), slice(d, None))
+        )
+        if max(features / 2, others) <= _CHANGED:
+            return False
+        past.count = 0
+        past.rows = past.rows[-batch:]
+        return True
+
+    def reaction(self, event: str) -> str:
+        """Return the reaction to one of EVENTS."""
+        return getattr(self, f"on_{event}")
+
+    def watch(self, model: nn.Module, frozen: nn.Module | None = None, layer: str = "") -> Watched:
+        """Return ``model``, a method of ours or any network, as a module that observes itself and obeys the policies.
+
+        ``frozen`` is the source network, to compare with and to fall back to.
+        """
+        return Watched(self, model, frozen, layer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the reference, the stream's state and the options: safe to load with ``weights_only=True``."""
+        options = {name: getattr(self, name) for name in self.keys}
+        return pack({"reference": self.reference, "past": self._past, "reading": self.reading, "options": options})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where the state was taken."""
+        found = unpack(state)
+        self.reference, self._past, self.reading = found["reference"], found["past"], found["reading"]
+        for name, value in found["options"].items():
+            setattr(self, name, value)
+
+
+Monitor.keys = {name: value for name, value in vars(Monitor).items() if isinstance(value, Key)}
+
+_SIGHTS: dict[str, Callable[[Reading], str]] = {
+    "drift": lambda r: f"the features are unlike the source's (drift {r.drift:.2f})",
+    "change": lambda r: "a new domain began",
+    "collapse": lambda r: f"the last predictions fall into about {r.classes:.1f} classes",
+    "worse": lambda r: f"the estimated accuracy {r.accuracy} is below the frozen network's {r.frozen}",
+}
+
+
+def _slide(window: Tensor, new: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return the last ``size`` rows of both, and the rows that drop out."""
+    both = torch.cat([window, new]) if len(window) else new
+    cut = max(len(both) - size, 0)
+    return both[cut:].clone(), both[:cut]
+
+
+class Tap:
+    """Runs a network and takes the features on the way, at the input of its classifier or at a layer."""
+
+    def __init__(self, model: nn.Module, layer: str = "") -> None:
+        self.layer = layer
+        inner = model.model if isinstance(model, AdaptationMethod) else model
+        aligned = getattr(model, "aligned", None)
+        if layer:
+            self.module: nn.Module = find_layer(inner, layer)
+        else:
+            self.module = aligned if isinstance(aligned, AlignedHead) else inner.get_submodule(find_classifier(inner))
+
+    def __call__(self, run: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits ``run(x)`` and the features (B x D): the mean over positions, and over mirror images."""
+        with watch_head(self.module) as calls:
+            logits = run(x)
+        z = (calls[-1].logits if self.layer else calls[-1].features).detach()
+        rows = z.movedim(channel_place(z), -1)
+        rows = rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows
+        return logits, rows.unflatten(0, (-1, len(logits))).mean(0) if len(rows) % len(logits) == 0 else rows
+
+
+@torch.no_grad()
+def _outputs(
+    tap: Tap, run: Callable[[Tensor], Tensor], frozen: nn.Module | None, batches: Iterable[tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the features and logits of all batches, the frozen network's logits (or none), and the labels."""
+    found = []
+    for x, y in batches:
+        logits, features = tap(run, x)
+        other = logits[:0] if frozen is None else frozen.eval()(x)
+        found.append((features.cpu(), logits.cpu(), other.cpu(), y.cpu()))
+    if not found:
+        raise UserError("no batches were given: a monitor is fitted to labelled data without shift")
+    features, logits, others, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return features, logits, others, labels
+
+
+class Watched(nn.Module):
+    """A network or method with a monitor beside it: ``forward`` predicts, observes and obeys the policies.
+
+    ``reading`` is the last one; ``on_source`` says that the frozen network predicts, until the next change of domain.
+    """
+
+    def __init__(self, monitor: Monitor, model: nn.Module, frozen: nn.Module | None, layer: str) -> None:
+        super().__init__()
+        wanted = {monitor.reaction(event) for event in EVENTS}
+        if frozen is None and "source" in wanted:
+            raise UserError("a policy is 'source', and no frozen network is given: pass frozen=, a copy of the source")
+        if "reset" in wanted and not hasattr(model, "reset"):
+            raise UserError(f"a policy is 'reset', and {type(model).__name__} has no reset(): use 'warn' or 'source'")
+        if monitor.without_drift == "predict" and not hasattr(model, "predict"):
+            raise UserError(f"without_drift = 'predict', and {type(model).__name__} has no predict(): use 'adapt'")
+        self.monitor, self.model, self.frozen = monitor, model, frozen
+        self.on_source = False
+        self._taps = [Tap(one, layer) for one in (model, frozen) if one is not None]
+
+    @property
+    def reading(self) -> Reading | None:
+        """The monitor's last reading."""
+        return self.monitor.reading
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of a batch."""
+        frozen = None
+        if self.frozen is not None:
+            with torch.no_grad():
+                frozen, features = self._taps[1](self.frozen.eval(), x)
+        logits = frozen
+        if not self.on_source:
+            last = self.monitor.reading
+            idle = self.monitor.without_drift == "predict" and last is not None and "drift" not in last.state
+            logits, features = self._taps[0](self.model.predict if idle else self.model, x)
+        self._react(self.monitor.observe(logits, features, frozen))
+        return logits
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return the monitor's state and that of the policies, for ``state_dict``."""
+        return {"monitor": self.monitor.state_dict(), "on_source": self.on_source}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Go on where the state was taken."""
+        self.monitor.load_state_dict(state["monitor"])
+        self.on_source = state["on_source"]
+
+    def _react(self, reading: Reading) -> None:
+        """Reset or fall back as the policies say; a new domain ends a fall-back."""
+        if "change" in reading.events:
+            self.on_source = False
+        reactions = {self.monitor.reaction(event) for event in reading.events}
+        if not reactions & {"reset", "source"}:
+            return
+        if hasattr(self.model, "reset"):
+            self.model.reset()
+        self.on_source = "source" in reactions
+        self.monitor.restart()
