@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from tta_cattan.alignment.fitting import FeatureMoments, from_loader, subspace_o
 from tta_cattan.alignment.subspace import Subspace, orthonormality_error
 from tta_cattan.network.layers import channel_place, find_layer
 from tta_cattan.network.normalization import divergence
-from tta_cattan.util.door import FIT_AGAIN, checked_tensor, fitted_tensors
+from tta_cattan.util.door import FIT_AGAIN, fitted_tensors
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 from tta_cattan.util.state import stateful
@@ -222,7 +221,7 @@ class SourceMoments:
         from safetensors.torch import save_file
 
         header = {"format": _FORMAT, "count": str(self.count), "provenance": json.dumps(dict(self.provenance))}
-        header["layer"] = "" if self.subspace is None else str(self.subspace.layer)
+        header["layer"] = json.dumps("" if self.subspace is None else self.subspace.layer)
         with atomic_path(path) as temporary:
             save_file(self.tensors(), temporary, metadata=header)
 
@@ -233,38 +232,42 @@ class SourceMoments:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SourceMoments:
         """Read a file that ``save`` wrote; anything else is refused with what is wrong with it."""
-        header, tensors = fitted_tensors(path, "moments", _FORMAT, _MAX_BYTES)
-        return cls._checked(Path(path), header, tensors)
-
-    @classmethod
-    def _checked(cls, path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> SourceMoments:
-        """Build the moments from a file's contents, or say which part of them is not of moments."""
+        header, tensors = fitted_tensors(path, "moments", _FORMAT, _MAX_BYTES, ["classes.", "subspace.eigenvalues"])
         kinds = ("mean", "cov", "classes", "signature", "precision", "subspace")
         parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
-        try:
-            for name, tensor in tensors.items():
-                like = torch.empty(tensor.shape, dtype=torch.float32)
-                kind, _, layer = name.partition(".")
-                parts[kind][layer] = checked_tensor(f"{name!r} in moments file {path}", tensor, like, remedy=FIT_AGAIN)
-            signature, precision = parts["signature"][""], parts["precision"][""]
-            count, provenance = int(header["count"]), json.loads(header["provenance"])
-            sizes = {name: len(value) for name, value in parts["mean"].items()}
-            fits = parts["cov"].keys() == sizes.keys() and all(value.ndim == 1 for value in parts["mean"].values())
-            fits &= all(parts["cov"][name].shape == (size, size) for name, size in sizes.items())
-            fits &= precision.shape == (len(signature), len(signature)) and signature.ndim == 1
-            classes = {name: value.item() for name, value in parts["classes"].items()}
-            subspace = None
-            if parts["subspace"]:
-                basis, eigenvalues, centre = (parts["subspace"][part] for part in _SUBSPACE)
-                fits &= basis.ndim == 2 and centre.shape == basis.shape[:1] and orthonormality_error(basis) < 1e-2
-                subspace = Subspace(basis, eigenvalues, centre, count, True, layer=header["layer"])
-        except UserError:
-            raise
-        except (KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
-            raise UserError(f"moments file {path} is damaged ({error!r}): {FIT_AGAIN}") from error
-        if not fits or count < 1 or not isinstance(provenance, dict):
+        for name, tensor in tensors.items():
+            kind, _, layer = name.partition(".")
+            parts.setdefault(kind, {})[layer] = tensor.float()
+        mean, cov, classes, signature, precision, subspace = parts.values() if len(parts) == len(kinds) else [{}] * 6
+        pairs = [(mean[name], cov.get(name)) for name in mean] + [(signature.get(""), precision.get(""))]
+        fits = all(map(_are_moments, pairs)) and cov.keys() == mean.keys() and not any(c.ndim for c in classes.values())
+        if not fits or not (_is_subspace(subspace) and isinstance(header.get("layer"), str)):
             raise UserError(f"moments file {path} is damaged: its parts do not fit each other; {FIT_AGAIN}")
-        return cls(parts["mean"], parts["cov"], classes, signature, precision, count, provenance, subspace)
+        count, provenance = header["count"], header["provenance"]
+        at_layer = Subspace(**subspace, count=count, centered=True, layer=header["layer"]) if subspace else None
+        found = {name: value.item() for name, value in classes.items()}
+        return cls(mean, cov, found, signature[""], precision[""], count, provenance, at_layer)
+
+
+def _is_subspace(parts: Mapping[str, Tensor]) -> bool:
+    """Tell whether the parts are those of a centred subspace, its basis orthonormal, or none at all."""
+    if not parts:
+        return True
+    if parts.keys() != set(_SUBSPACE):
+        return False
+    basis, eigenvalues, mean = (parts[part] for part in _SUBSPACE)
+    fits = basis.ndim == 2 and mean.shape == basis.shape[:1] and eigenvalues.shape[:1] >= basis.shape[1:]
+    return fits and orthonormality_error(basis) < 1e-2
+
+
+def _are_moments(pair: tuple[Tensor | None, Tensor | None]) -> bool:
+    """Tell whether a mean (C) and a matrix (C x C), symmetric and without negative eigenvalues to rounding, fit."""
+    mean, matrix = pair
+    if mean is None or matrix is None or mean.ndim != 1 or matrix.shape != (len(mean), len(mean)) or not len(mean):
+        return False
+    allowed = 1e-3 * float(matrix.abs().max())
+    close = float((matrix - matrix.T).abs().max()) <= allowed
+    return close and float(torch.linalg.eigvalsh(matrix.double())[0]) >= -allowed
 
 
 def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
