@@ -70,6 +70,8 @@ def relink(markdown: str, page: str) -> str:
         image, text, target, anchor = match.groups()
         path = os.path.normpath(os.path.join(os.path.dirname(here), target))
         goal = pages.get(path, path[5:] if path.startswith("docs/") else None)
+        if goal and goal.endswith(".py"):  # a tutorial is a page, another script is not
+            goal = f"{goal[:-3]}.md" if goal.startswith("tutorials/") else None
         if goal is not None:
             relative = os.path.relpath(goal, os.path.dirname(page) or ".")
             return f"{image}[{text}]({relative}{anchor or ''})"

@@ -85,3 +85,9 @@ def test_a_folder_is_refused_and_its_files_are_shown(package, tmp_path):
 def test_without_any_config_the_path_alone_is_named(package):
     with pytest.raises(UserError, match=r"^x\.yaml: there is no such config file\.$"):
         find_config("x.yaml")
+
+
+def test_a_method_without_a_file_is_told_the_base(package):
+    put(package / "cfgs" / "digits" / "base.yaml")
+    with pytest.raises(UserError, match=r"\. Give cfgs/digits/base\.yaml MODEL\.ADAPTATION tent$"):
+        find_config("cfgs/digits/tent.yaml")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tta_cattan.config import cfg as defaults
-from tta_cattan.config import get_defaults, load_cfg
+from tta_cattan.config import dump_yaml, get_defaults, load_cfg, to_dict
 from tta_cattan.util.errors import UserError
 
 
@@ -33,9 +35,9 @@ def refused(*parts: str, path: Path | None = None, overrides: tuple = ()) -> Non
 def test_defaults_are_frozen_and_copies_are_not():
     with pytest.raises(AttributeError):
         defaults.OPTIM.LR = 1.0
-    copy = get_defaults()
-    copy.OPTIM.LR = 1.0
-    copy.SEEDS.append(7)
+    other = get_defaults()
+    other.OPTIM.LR = 1.0
+    other.SEEDS.append(7)
     assert defaults.OPTIM.LR == 1e-3
     assert defaults.SEEDS == []
 
@@ -230,3 +232,24 @@ def test_overrides_that_are_no_pairs_are_refused(overrides):
 def test_a_range_error_names_the_file_it_stands_in(tmp_path):
     path = write(tmp_path, "a.yaml", "OPTIM: {LR: -1}\n")
     refused(f"{path}: OPTIM.LR = -1.0: must be >= 0", path=path)
+
+
+def test_a_dictionary_is_plain_ordered_and_apart():
+    found = to_dict(defaults)
+    assert found == defaults
+    assert list(found) == list(defaults)
+    assert {type(value) for value in found.values()} == {dict, str, bool, int, list}
+    before = copy.deepcopy(found)
+    found["OPTIM"]["LR"] = 9.0
+    found["CORRUPTION"]["TYPE"].clear()
+    found["SEEDS"].append(1)
+    assert to_dict(defaults) == before
+
+
+def test_a_tuple_is_written_as_a_list_and_the_order_is_kept():
+    cfg = get_defaults()
+    cfg.SEEDS = (1, 2)
+    assert to_dict(cfg)["SEEDS"] == [1, 2]
+    written = yaml.safe_load(dump_yaml(cfg))
+    assert written["SEEDS"] == [1, 2]
+    assert list(written["OPTIM"]) == list(defaults.OPTIM)

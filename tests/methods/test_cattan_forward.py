@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from small_networks import ConvNet, build, images, network, target_batches
 from torch import nn
 
-from tta_cattan import CATTAnForward, UserError, fit_source_moments
+from tta_cattan import CATTAnForward, CATTAnPlus, UserError, fit_source_moments
+from tta_cattan.alignment.recolouring import SourceMoments, projected
+from tta_cattan.bench.models.shot_network import shot_head
 from tta_cattan.methods.cattan_forward import skew_of
 
 SHIFTS = {"bright": (1.0, 1.5), "dark": (1.0, -1.5), "flat": (0.2, 0.0), "strong": (3.0, -1.0)}
@@ -193,8 +196,10 @@ def test_what_does_not_fit_is_refused_before_the_model_is_changed():
     other = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.Flatten(), nn.LazyLinear(5))
     other(images(2, 0))
     source = fit_source_moments(other, [images(8, 1)])
-    with pytest.raises(UserError, match="made for another model"):
+    with pytest.raises(UserError, match="made for the model"):
         CATTAnForward(network(), source_moments=source)
+    with pytest.raises(UserError, match="made for another model"):
+        CATTAnForward(network(), source_moments=replace(source, provenance={}))
     with pytest.raises(UserError, match=r"source_moments is str 'auto'"):
         CATTAnForward(network(), source_moments="auto")
 
@@ -204,3 +209,91 @@ def test_a_target_set_beforehand():
     method = build("cattan_forward")
     method.prepare(batches)
     assert method.target.domain.count == 200
+
+
+def features(seed, n=64, shift=0.0):
+    """Return features (n x 20) that vary in six directions, and with ``shift`` in the others too."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.linalg.qr(torch.randn(20, 20, generator=torch.Generator().manual_seed(9)))[0]
+    inside = torch.randn(n, 6, generator=generator) * torch.tensor([4.0, 3.5, 3.0, 2.5, 2.0, 1.5])
+    outside = (0.01 + shift) * torch.randn(n, 14, generator=generator) + shift
+    return torch.cat([inside, outside], 1) @ directions.T + 1
+
+
+def projecting(kind=CATTAnForward, **options):
+    torch.manual_seed(0)
+    net = shot_head(5, 20).eval()
+    source = fit_source_moments(net, features(1, 512).split(128), layer="backbone")
+    return net, kind(copy.deepcopy(net), source_moments=source, layer="backbone", **{"d": 6, **options})
+
+
+@pytest.mark.parametrize("shape", [(7, 20), (7, 20, 3, 3), (7, 4, 20)])
+def test_a_projection_keeps_what_lies_in_the_subspace_and_drops_the_rest(shape):
+    z, mean = torch.randn(shape), torch.randn(20)
+    basis = torch.linalg.qr(torch.randn(20, 8))[0]
+    place = 2 if len(shape) == 3 else 1
+    found = projected(z, basis, mean)
+    rows = z.movedim(place, -1).reshape(-1, 20).double().numpy() - mean.double().numpy()
+    w = basis.double().numpy()
+    expected = mean.double().numpy() + rows @ w @ w.T
+    assert found.shape == z.shape
+    torch.testing.assert_close(
+        found.movedim(place, -1).reshape(-1, 20).double(), torch.from_numpy(expected), atol=1e-5, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("protocol", ["online", "offline"])
+def test_only_targets_are_projected_and_it_folds(protocol):
+    net, method = projecting()
+    x = features(5)
+    assert torch.equal(method(x), net(x).detach()), "the source passes unchanged"
+    batches = [(torch.arange(64), features(seed, shift=2.0)) for seed in range(4)]
+    if protocol == "offline":
+        method.prepare(batches)
+    else:
+        for _, x in batches:
+            method(x)
+    x = features(9, shift=2.0)
+    seen = []
+    handle = method.model.bottleneck.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    logits = method.predict(x)
+    handle.remove()
+    basis, mean = method.subspace
+    outside = (seen[0] - mean) - (seen[0] - mean) @ basis[:, :6] @ basis[:, :6].T
+    assert outside.abs().max() < 1e-4 and (x - seen[0]).abs().max() > 1
+    plain = method.fold()
+    assert plain.state_dict().keys() == net.state_dict().keys()
+    torch.testing.assert_close(plain(x), logits, atol=1e-4, rtol=1e-4)
+    other = projecting()[1]
+    other.load_state_dict(method.state_dict())
+    torch.testing.assert_close(other.predict(x), logits, atol=0, rtol=0)
+    method.reset()
+    assert torch.equal(method.predict(x), net(x).detach())
+
+
+def test_the_projection_and_the_classes_of_cattan_plus_fold_together():
+    _, method = projecting(CATTAnPlus, class_change=0.0)
+    batches = [(torch.arange(64), features(seed, shift=2.0)) for seed in range(4)]
+    method.prepare(batches)
+    method.finish(batches)
+    x = features(9, shift=2.0)
+    assert method.target_classes.found
+    torch.testing.assert_close(method.fold()(x), method.predict(x), atol=1e-4, rtol=1e-4)
+
+
+def test_a_layer_without_its_subspace_is_refused(tmp_path):
+    net, method = projecting()
+    source = method.source
+    source.save(tmp_path / "moments.safetensors")
+    read = SourceMoments.load(tmp_path / "moments.safetensors")
+    assert read.subspace.layer == "backbone" and torch.equal(read.subspace.basis, source.subspace.basis)
+    without = fit_source_moments(net, [features(1)])
+    for given, options, text in (
+        (without, {"layer": "backbone", "d": 6}, "hold none"),
+        (None, {"layer": "backbone", "d": 6}, "hold none"),
+        (source, {"layer": "backbone", "d": 21}, "hold 20 directions of 'backbone'"),
+        (source, {"layer": "bottleneck", "d": 6}, "at layer 'bottleneck'"),
+        (source, {"layer": "backbon", "d": 6}, "not a module of ShotNetwork. Did you mean"),
+    ):
+        with pytest.raises(UserError, match=text):
+            CATTAnForward(copy.deepcopy(net), source_moments=given, **options)

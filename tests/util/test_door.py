@@ -12,16 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tta_cattan.util.door import (
-    checked_array,
-    checked_labels,
-    checked_tensor,
-    first_line,
-    open_npy,
-    printable,
-    regular_file,
-)
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.door import checked_array, checked_labels, checked_tensor, open_npy, regular_file
+from tta_cattan.util.errors import UserError, first_line, printable
 
 FAST = settings(derandomize=True, max_examples=80, deadline=None, database=None)
 DTYPES = ("uint8", "int16", "int64", "float16", "float32", "float64", "bool", "complex64", "<U2", "S3", "M8[s]")

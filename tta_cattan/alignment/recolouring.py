@@ -1,6 +1,6 @@
-"""Whitening by the target's moments and colouring by the source's, at the input of batch normalisation.
+"""Whitening by the target's moments and colouring by the source's, and the projection onto the source's subspace.
 
-Channels are the features, images and positions the samples. The source's moments travel in one small file.
+Channels are the features, images and positions the samples. What is known of the source travels in one small file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,20 +17,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from tta_cattan.alignment.fitting import from_loader
+from tta_cattan.alignment.fitting import FeatureMoments, from_loader, subspace_of_moments
+from tta_cattan.alignment.subspace import Subspace, orthonormality_error
+from tta_cattan.network.layers import channel_place, find_layer
 from tta_cattan.network.normalization import divergence
-from tta_cattan.util.door import FIT_AGAIN, checked_tensor, fitted_tensors
+from tta_cattan.util.door import FIT_AGAIN, fitted_tensors
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 from tta_cattan.util.state import stateful
 
 ENOUGH_IMAGES = 4096  # of the source: with their positions they determine 128 x 128 covariances to a few per cent
 
-_FORMAT = "tta-cattan-moments-1"
+_FORMAT = "tta-cattan-moments-2"
+_SUBSPACE = ("basis", "eigenvalues", "mean")
 _MAX_BYTES = 1 << 28
+_DIRECTIONS = 256  # of the source's subspace that a file holds, at most
 _POSITIONS = 16  # per side of a feature map; neighbours say little more
 _RIDGE = 0.005  # of the mean variance, added to both covariances
 _PAIRS = 20.0  # images at which covariances count half as much as variances
+_COORDINATES = 32  # of a signature of features, at most
 _CLASSES = 16  # classes whose own moments are taken, at most
 _TINY = 1e-5
 
@@ -155,13 +159,34 @@ def shift_weight(target: Moments, mean: Tensor, var: Tensor, n: float, compositi
     return float(weight)
 
 
+def projected(z: Tensor, basis: Tensor, mean: Tensor) -> Tensor:
+    """Return ``m_s + (z - m_s) W_s W_s^T`` of features in any layout, ``basis`` being ``W_s`` and ``mean`` ``m_s``.
+
+    That is ``Phi* = W_t^T W_s`` where the target spans the whole space, ``W_t = I``: directions that the source does
+    not vary in, and nothing behind was trained on, are left out.
+    """
+    place = channel_place(z, len(basis))
+    basis, mean = basis.to(z.dtype), mean.to(z.dtype)
+    return (mean + (z.movedim(place, -1) - mean) @ basis @ basis.T).movedim(-1, place)
+
+
+def feature_signatures(z: Tensor, basis: Tensor, mean: Tensor) -> Tensor:
+    """Return what tells domains apart before any BatchNorm: coordinates, and the log deviation outside of them."""
+    rows = z.float().movedim(channel_place(z, len(basis)), -1).flatten(1, -2) if z.ndim > 2 else z.float()[:, None]
+    centred = rows.mean(1) - mean
+    coordinates = centred @ basis
+    whole = centred.square().sum(1, keepdim=True)
+    outside = (whole - coordinates.square().sum(1, keepdim=True)).clamp(min=_TINY * whole.mean().item() + 1e-30)
+    return torch.cat([coordinates, 0.5 * outside.log()], 1)
+
+
 @dataclass(frozen=True)
 class SourceMoments:
     """What CATTAn-F knows of the source: moments at each layer, and the signature of its images.
 
     ``mean`` and ``cov`` (C x C) are those of the layers with a full covariance, by name; ``classes`` is, for every
     layer, the mean divergence of one class from all. ``signature`` (p) and ``precision`` (p x p) are mean and inverse
-    covariance of ``signatures``, ``count`` the number of images.
+    covariance of ``signatures``, ``count`` the number of images. ``subspace`` is that of one layer's output, if any.
     """
 
     mean: Mapping[str, Tensor]
@@ -171,13 +196,15 @@ class SourceMoments:
     precision: Tensor
     count: int
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    subspace: Subspace | None = None
 
     def to(self, device: torch.device | str) -> SourceMoments:
         """Return a copy on ``device``."""
         mean = {name: value.to(device) for name, value in self.mean.items()}
         cov = {name: value.to(device) for name, value in self.cov.items()}
         signature, precision = self.signature.to(device), self.precision.to(device)
-        return SourceMoments(mean, cov, self.classes, signature, precision, self.count, self.provenance)
+        subspace = None if self.subspace is None else self.subspace.to(device)
+        return SourceMoments(mean, cov, self.classes, signature, precision, self.count, self.provenance, subspace)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all numbers, by name."""
@@ -185,6 +212,8 @@ class SourceMoments:
         named |= {f"cov.{name}": value for name, value in self.cov.items()}
         named |= {f"classes.{name}": torch.tensor(value) for name, value in self.classes.items()}
         named |= {"signature": self.signature, "precision": self.precision}
+        if self.subspace is not None:
+            named |= {f"subspace.{part}": getattr(self.subspace, part) for part in _SUBSPACE}
         return {name: value.detach().cpu().float().contiguous() for name, value in named.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -192,6 +221,7 @@ class SourceMoments:
         from safetensors.torch import save_file
 
         header = {"format": _FORMAT, "count": str(self.count), "provenance": json.dumps(dict(self.provenance))}
+        header["layer"] = json.dumps("" if self.subspace is None else self.subspace.layer)
         with atomic_path(path) as temporary:
             save_file(self.tensors(), temporary, metadata=header)
 
@@ -202,32 +232,42 @@ class SourceMoments:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SourceMoments:
         """Read a file that ``save`` wrote; anything else is refused with what is wrong with it."""
-        header, tensors = fitted_tensors(path, "moments", _FORMAT, _MAX_BYTES)
-        return cls._checked(Path(path), header, tensors)
-
-    @classmethod
-    def _checked(cls, path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> SourceMoments:
-        """Build the moments from a file's contents, or say which part of them is not of moments."""
-        parts: dict[str, dict[str, Tensor]] = {"mean": {}, "cov": {}, "classes": {}, "signature": {}, "precision": {}}
-        try:
-            for name, tensor in tensors.items():
-                like = torch.empty(tensor.shape, dtype=torch.float32)
-                kind, _, layer = name.partition(".")
-                parts[kind][layer] = checked_tensor(f"{name!r} in moments file {path}", tensor, like, remedy=FIT_AGAIN)
-            signature, precision = parts["signature"][""], parts["precision"][""]
-            count, provenance = int(header["count"]), json.loads(header["provenance"])
-            sizes = {name: len(value) for name, value in parts["mean"].items()}
-            fits = parts["cov"].keys() == sizes.keys() and all(value.ndim == 1 for value in parts["mean"].values())
-            fits &= all(parts["cov"][name].shape == (size, size) for name, size in sizes.items())
-            fits &= precision.shape == (len(signature), len(signature)) and signature.ndim == 1
-            classes = {name: value.item() for name, value in parts["classes"].items()}
-        except UserError:
-            raise
-        except (KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
-            raise UserError(f"moments file {path} is damaged ({error!r}): {FIT_AGAIN}") from error
-        if not fits or count < 1 or not isinstance(provenance, dict):
+        header, tensors = fitted_tensors(path, "moments", _FORMAT, _MAX_BYTES, ["classes.", "subspace.eigenvalues"])
+        kinds = ("mean", "cov", "classes", "signature", "precision", "subspace")
+        parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
+        for name, tensor in tensors.items():
+            kind, _, layer = name.partition(".")
+            parts.setdefault(kind, {})[layer] = tensor.float()
+        mean, cov, classes, signature, precision, subspace = parts.values() if len(parts) == len(kinds) else [{}] * 6
+        pairs = [(mean[name], cov.get(name)) for name in mean] + [(signature.get(""), precision.get(""))]
+        fits = all(map(_are_moments, pairs)) and cov.keys() == mean.keys() and not any(c.ndim for c in classes.values())
+        if not fits or not (_is_subspace(subspace) and isinstance(header.get("layer"), str)):
             raise UserError(f"moments file {path} is damaged: its parts do not fit each other; {FIT_AGAIN}")
-        return cls(parts["mean"], parts["cov"], classes, signature, precision, count, provenance)
+        count, provenance = header["count"], header["provenance"]
+        at_layer = Subspace(**subspace, count=count, centered=True, layer=header["layer"]) if subspace else None
+        found = {name: value.item() for name, value in classes.items()}
+        return cls(mean, cov, found, signature[""], precision[""], count, provenance, at_layer)
+
+
+def _is_subspace(parts: Mapping[str, Tensor]) -> bool:
+    """Tell whether the parts are those of a centred subspace, its basis orthonormal, or none at all."""
+    if not parts:
+        return True
+    if parts.keys() != set(_SUBSPACE):
+        return False
+    basis, eigenvalues, mean = (parts[part] for part in _SUBSPACE)
+    fits = basis.ndim == 2 and mean.shape == basis.shape[:1] and eigenvalues.shape[:1] >= basis.shape[1:]
+    return fits and orthonormality_error(basis) < 1e-2
+
+
+def _are_moments(pair: tuple[Tensor | None, Tensor | None]) -> bool:
+    """Tell whether a mean (C) and a matrix (C x C), symmetric and without negative eigenvalues to rounding, fit."""
+    mean, matrix = pair
+    if mean is None or matrix is None or mean.ndim != 1 or matrix.shape != (len(mean), len(mean)) or not len(mean):
+        return False
+    allowed = 1e-3 * float(matrix.abs().max())
+    close = float((matrix - matrix.T).abs().max()) <= allowed
+    return close and float(torch.linalg.eigvalsh(matrix.double())[0]) >= -allowed
 
 
 def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
@@ -259,10 +299,12 @@ def fit_source_moments(
     batches: Iterable[Tensor],
     channels: int = 128,
     provenance: Mapping[str, Any] | None = None,
+    layer: str = "",
 ) -> SourceMoments:
     """Take the source's moments in one pass over images, with covariances where a layer has at most ``channels``.
 
-    Note: 4,096 images are enough, and no more are read. The classes are those that the model predicts: no labels.
+    ``layer`` names the module whose output's subspace is fitted too. Note: 4,096 images are enough, and no more are
+    read. The classes are those that the model predicts: no labels.
     """
     model.eval()
     device = next(model.parameters()).device
@@ -273,30 +315,52 @@ def fit_source_moments(
         )
     seen: list[Tensor] = []
     first: list[str] = []
+    features: list[FeatureMoments] = []
     count = 0
 
-    def look(name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
+    def look(name: str, norm: _BatchNorm, x: Tensor) -> Tensor:
         if not first:
             first.append(name)
         if name == first[0]:
             seen.append(signatures(x))
         fitted[name].look(sampled(x), count)
-        return own_forward(layer)(x)
+        return own_forward(norm)(x)
 
-    for batch in batches:
-        x = batch.to(device)[: ENOUGH_IMAGES - count]
-        if not torch.isfinite(x).all():
-            raise UserError("source images hold NaN or Inf: check the images and their normalisation")
-        with replaced_forward(batch_norms(model), look):
-            classes = model(x).argmax(1)
-        for fit in fitted.values():
-            fit.tell(classes)
-        count += len(x)
-        if count >= ENOUGH_IMAGES:
-            break
+    def look_at_features(_: nn.Module, args: Any, z: Tensor) -> None:
+        rows = z.movedim(channel_place(z), -1)
+        if not features:
+            features.append(FeatureMoments(rows.shape[-1], device))
+        features[0].update(rows.flatten(0, -2).float())
+        if not first:
+            first.append("")
+        if first[0] == "":
+            seen.append(rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows)  # until there is a basis
+
+    watching = find_layer(model, layer).register_forward_hook(look_at_features) if layer else None
+    try:
+        for batch in batches:
+            x = batch.to(device)[: ENOUGH_IMAGES - count]
+            if not torch.isfinite(x).all():
+                raise UserError("source images hold NaN or Inf: check the images and their normalisation")
+            with replaced_forward(batch_norms(model), look):
+                classes = model(x).argmax(1)
+            for fit in fitted.values():
+                fit.tell(classes)
+            count += len(x)
+            if count >= ENOUGH_IMAGES:
+                break
+    finally:
+        if watching is not None:
+            watching.remove()
     if count < 2:
         raise UserError(f"{count} source images: moments need at least 2, better some thousand")
-    signature = torch.cat(seen)
+    signature, subspace = torch.cat(seen), None
+    if features:
+        d = min(_DIRECTIONS, features[0].dim, features[0].sample_count() - 1)
+        subspace = subspace_of_moments(features[0], d, layer=layer).to(device)
+        if first[0] == "":
+            large = int((subspace.eigenvalues > subspace.eigenvalues.sum() / subspace.dim).sum())
+            signature = feature_signatures(signature, subspace.basis[:, : min(large, _COORDINATES)], subspace.mean)
     cov = torch.cov(signature.T).reshape(signature.shape[1], -1)
     cov = cov + (1e-3 * cov.diagonal().mean() + 1e-12) * torch.eye(len(cov), device=device)
     full = {name: fit.moments for name, fit in fitted.items() if fit.moments.cov.ndim == 2}
@@ -308,6 +372,7 @@ def fit_source_moments(
         torch.linalg.inv(cov),
         count,
         dict(provenance or {}),
+        subspace,
     )
 
 

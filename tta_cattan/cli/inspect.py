@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tta_cattan.cli.arguments import CommandParser
-from tta_cattan.util.door import printable
+from tta_cattan.util.errors import printable
 
 
 def main(argv: Sequence[str]) -> int:

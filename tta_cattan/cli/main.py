@@ -8,8 +8,15 @@ import sys
 from collections.abc import Sequence
 
 from tta_cattan import __version__
-from tta_cattan.util.door import printable
-from tta_cattan.util.errors import UserError, interruptible, is_out_of_memory, machine_memory, memory_line, nearest
+from tta_cattan.util.errors import (
+    UserError,
+    interruptible,
+    is_out_of_memory,
+    machine_memory,
+    memory_line,
+    nearest,
+    printable,
+)
 from tta_cattan.util.memory import keep_freed_memory
 
 # What each command does; its module in this folder has `main(argv) -> int` and is imported when the command is called.

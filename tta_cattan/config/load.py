@@ -12,6 +12,7 @@ import yaml
 from yacs.config import CfgNode
 
 from tta_cattan.config.declared import check_cfg, declared_keys, get_defaults, set_value
+from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import Source
 
@@ -197,6 +198,9 @@ def find_config(path: str | os.PathLike[str]) -> Path:
     if (shipped / inside).is_file():
         return shipped / inside
     problem = "is a folder, not a config file" if given.is_dir() else "there is no such config file"
+    base = inside.with_name("base.yaml")
+    if given.stem in ADAPTATION_REGISTRY and (shipped / base).is_file():
+        raise UserError(f"{given}: {problem}. Give {_FOLDER}/{base} MODEL.ADAPTATION {given.stem}")
     close = _nearest_files(given, shipped)
     raise UserError(f"{given}: {problem}." + (f" Nearest: {', '.join(close)}" if close else ""))
 

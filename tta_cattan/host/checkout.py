@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tta_cattan.host.recognise import recognise, version
-from tta_cattan.util.errors import UserError, nearest
+from tta_cattan.util.errors import UserError, first_line, nearest
 from tta_cattan.util.files import sha256_text
 
 if TYPE_CHECKING:
@@ -215,12 +215,6 @@ def _cuda_or_nothing() -> Iterator[None]:
         yield
     finally:
         torch.Tensor.cuda = given  # type: ignore[method-assign]
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its type."""
-    message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return (message.strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _classification_folder(path: Path) -> Path:

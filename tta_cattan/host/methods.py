@@ -12,7 +12,7 @@ import yacs.config
 from yacs.config import CfgNode
 
 from tta_cattan.alignment import SourceMoments, Subspace, fit_source_moments, fit_subspace
-from tta_cattan.alignment.subspace import find_subspaces, moments_name, sha256_weights, subspace_path
+from tta_cattan.alignment.subspace import find_subspaces, moments_path, sha256_weights, subspace_path
 from tta_cattan.config import check_cfg, declared_keys, get_defaults, leaves, method_keys, set_value
 from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, CATTAnForward, setup_model
 from tta_cattan.network.layers import find_classifier, iterate_features
@@ -154,10 +154,10 @@ def source_moments(
     model: nn.Module, cfg: CfgNode, arch: str, source_batches: SourceBatches | None = None
 ) -> SourceMoments:
     """Return the moments that ``SOURCE_MOMENTS`` names: a file's, or those of ``source_batches``, taken and kept."""
-    choice, channels = (CATTAnForward.value_in(cfg, name) for name in ("source_moments", "channels"))
+    method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
+    choice, channels, layer = (method.value_in(cfg, name) for name in ("source_moments", "channels", "layer"))
     weights = sha256_weights(model)
-    path = subspace_path(cfg.CKPT_DIR, arch, weights, True)
-    path = path.with_name(moments_name(path, channels)) if choice == "auto" else choice
+    path = moments_path(cfg.CKPT_DIR, arch, weights, channels, layer) if choice == "auto" else choice
     if choice != "auto" or path.is_file():
         moments = SourceMoments.load(path)
         fits = _check_origin("moments", path, moments.provenance, weights)
@@ -170,7 +170,7 @@ def source_moments(
         )
     provenance = {"weights_sha256": weights, "model": arch, "data": "source loader of the host"}
     logger.info("taking the source's moments from the host's source data (kept in %s)", path)
-    moments = fit_source_moments(model, source_batches(), channels, provenance)
+    moments = fit_source_moments(model, source_batches(), channels, provenance, layer)
     moments.save(path)
     return moments
 

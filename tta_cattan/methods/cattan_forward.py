@@ -18,8 +18,10 @@ from tta_cattan.alignment.recolouring import (
     Moments,
     SourceMoments,
     batch_norms,
+    feature_signatures,
     matrix_power,
     own_forward,
+    projected,
     recolouring,
     replaced_forward,
     running_signature,
@@ -32,6 +34,7 @@ from tta_cattan.alignment.subspace import require_model
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.methods.safety import all_finite
 from tta_cattan.methods.target import Target
+from tta_cattan.network.layers import compose_linear, find_layer, replace_module
 from tta_cattan.network.normalization import StreamStatistics
 from tta_cattan.network.ownership import plain_copy
 from tta_cattan.util.errors import UserError
@@ -86,6 +89,7 @@ class ForwardTarget(Target):
     recent_count: float = 0.0
     frequencies: Tensor | None = None  # of the classes predicted last, in whatever domain
     producers: dict[str, str] = field(default_factory=dict)  # the convolution directly before each layer
+    consumer: str = ""  # the linear layer directly behind the projection
 
     @property
     def domain(self) -> Domain | None:
@@ -130,6 +134,9 @@ class CATTAnForward(AdaptationMethod):
 
     Layers of more than ``channels`` channels, where a covariance is dear, align means and variances only; so do all
     without ``source_moments`` (``fit_source_moments``), by the running statistics of the model alone.
+
+    The output of ``layer``, where one is named, is projected onto the ``d`` main directions of the source's:
+    ``z -> m_s + (z - m_s) W_s W_s^T``.
     """
 
     title = "CATTAn-F"
@@ -146,6 +153,8 @@ class CATTAnForward(AdaptationMethod):
     far: float = key(1e3, "distance of signatures beyond which an image is rubbish", above(0))
     scale: float = key(0.02, "divergence from the source at which a layer goes halfway to the target", above(0))
     skew: float = key(10.0, "weight of unequal class frequencies as the cause of a shift", at_least(0))
+    layer: str = key("", "module whose output is projected onto the source's subspace; '' = none")
+    d: int = key(128, "directions of that subspace", at_least(1))
     source_moments: str = key(
         "auto",
         "'auto' = the file in CKPT_DIR, fitted and cached where the benchmark has source data; 'none' = the model's "
@@ -214,6 +223,20 @@ class CATTAnForward(AdaptationMethod):
         usual = dict.fromkeys(layers, 0.02)
         self.class_shifts: Mapping[str, float] = usual if self.source is None else self.source.classes
         self.colours: Colours = {} if self.source is None else self._colours(self.source)
+        self.subspace = self._subspace(model) if self.layer else None
+
+    def _subspace(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return basis and mean of the source at ``layer``, or say what is missing."""
+        find_layer(model, self.layer)
+        known = None if self.source is None else self.source.subspace
+        if known is None or known.mean is None or known.layer != self.layer or known.d < self.d:
+            held = "none" if known is None else f"{known.d} directions of {known.layer!r}"
+            raise UserError(
+                f"{self.title} needs {self.d} directions of the source at layer {self.layer!r}, and the source moments "
+                f"hold {held}: make them with fit_source_moments(model, batches, layer={self.layer!r}) or `tta-cattan "
+                f"fit-source`, or set {self.node}.LAYER '' (layer='') or a smaller D (d=)"
+            )
+        return known.basis, known.mean
 
     def _colours(self, source: SourceMoments) -> Colours:
         """Return ``m``, ``C`` and ``(C + r I)^1/2`` of the layers that have a full covariance."""
@@ -245,7 +268,11 @@ class CATTAnForward(AdaptationMethod):
         if adapting and finite is not None and not finite.all():
             self.safety.skip("batch", x)
         passing = _Pass(self, adapting, finite)
-        with watch_producers(self.model, passing.made), replaced_forward(batch_norms(self.model), passing.forward):
+        with (
+            passing.watching_producers(self.model),
+            replaced_forward(batch_norms(self.model), passing.forward),
+            passing.projecting(self.model, self.layer),
+        ):
             logits = super().infer(x, adapting)
         if adapting and passing.usable:
             self.target.predicted(passing.domain, logits if passing.kept is None else logits[passing.kept])
@@ -261,7 +288,7 @@ class CATTAnForward(AdaptationMethod):
         finally:
             self.target = own
 
-    def source_signature(self, layer: _BatchNorm, size: int) -> tuple[Tensor, Tensor]:
+    def source_signature(self, layer: Any, size: int) -> tuple[Tensor, Tensor]:
         """Return mean and precision of the source's signatures, which have ``size`` entries."""
         if self.source is None:
             return running_signature(layer, size)
@@ -285,6 +312,8 @@ class CATTAnForward(AdaptationMethod):
         """
         plain, domain = plain_copy(self.model, StreamStatistics()), self.target.domain
         maps = {} if domain is None else domain.maps
+        if domain is not None and self.subspace is not None:
+            plain = self._folded_projection(plain, *self.subspace)
         producers = {name: self.target.producers.get(name) for name, (first, _) in maps.items() if first.ndim == 2}
         for name, producer in producers.items():
             if producer is None or getattr(plain.get_submodule(producer), "groups", 1) != 1:
@@ -306,6 +335,18 @@ class CATTAnForward(AdaptationMethod):
             layer.running_mean.sub_(second.to(layer.running_mean))
         return plain
 
+    def _folded_projection(self, plain: nn.Module, basis: Tensor, mean: Tensor) -> nn.Module:
+        """Return the network with the projection in the linear layer behind it."""
+        behind = self.target.consumer
+        if not behind:
+            raise UserError(
+                f"no linear layer directly takes the output of {self.layer!r}, so its projection cannot be folded: set "
+                f"{self.node}.LAYER '' (layer='') for a model that can"
+            )
+        weight = basis[:, : self.d] @ basis[:, : self.d].T
+        linear = compose_linear(plain.get_submodule(behind), weight, mean - mean @ weight)
+        return replace_module(plain, behind, linear.requires_grad_(False).eval())
+
 
 class _Pass:
     """One pass through the network: the first layer finds the domain, every layer is aligned to it."""
@@ -319,6 +360,7 @@ class _Pass:
         self.begun = False
         # Which convolution gave which tensor: looked at once per target.
         self.made: dict[int, tuple[Any, str]] | None = {} if adapting and not method.target.producers else None
+        self.projection: Tensor | None = None
 
     def forward(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Stand in for a layer's forward."""
@@ -333,7 +375,48 @@ class _Pass:
         found = None if self.domain is None else self.domain.maps.get(name)
         return own_forward(layer)(x) if found is None else normalized(layer, x, *found)
 
-    def choose(self, layer: _BatchNorm, found: Tensor) -> None:
+    @contextmanager
+    def watching_producers(self, model: nn.Module) -> Iterator[None]:
+        """Note which convolution or linear layer gave each tensor, and which one takes the projection."""
+        kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+        handles = []
+        made = {} if self.made is None else self.made
+        for name, module in model.named_modules() if self.made is not None else ():
+
+            def note(module: nn.Module, args: Any, output: Tensor, name: str = name) -> None:
+                made[id(output)] = weakref.ref(output), name
+                if isinstance(module, nn.Linear) and args[0] is self.projection:
+                    self.target.consumer = name
+
+            if isinstance(module, kinds):
+                handles.append(module.register_forward_hook(note))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def projecting(self, model: nn.Module, layer: str) -> Iterator[None]:
+        """Project the output of ``layer`` onto the source's subspace, except for a batch of the source."""
+        handle = model.get_submodule(layer).register_forward_hook(self.project) if layer else None
+        try:
+            yield
+        finally:
+            if handle is not None:
+                handle.remove()
+
+    def project(self, module: nn.Module, args: Any, z: Tensor) -> Tensor:
+        """Return what the network sees of a layer's output; where no BatchNorm came before, it tells the domain."""
+        assert self.method.source is not None and self.method.subspace is not None  # or the layer had been refused
+        basis, mean = self.method.subspace
+        if not self.begun:
+            self.begun = True
+            self.choose(module, feature_signatures(z, basis[:, : len(self.method.source.signature) - 1], mean))
+        self.projection = z if self.domain is None else projected(z, basis[:, : self.method.d], mean)
+        return self.projection
+
+    def choose(self, layer: nn.Module, found: Tensor) -> None:
         """Find the domain of a batch by its signatures, or begin one."""
         centre, precision = self.method.source_signature(layer, found.shape[1])
 
@@ -464,23 +547,3 @@ def _pointwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """
     mapped = torch.baddbmm(bias[None, :, None], weight.expand(len(x), -1, -1), x.flatten(2))
     return mapped.unflatten(2, x.shape[2:])
-
-
-@contextmanager
-def watch_producers(model: nn.Module, made: dict[int, tuple[Any, str]] | None) -> Iterator[None]:
-    """Note in ``made`` which convolution or linear layer gave each tensor; None: watch nothing."""
-    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
-    handles = []
-    if made is not None:
-        for name, module in model.named_modules():
-
-            def note(_: nn.Module, args: Any, output: Tensor, name: str = name) -> None:
-                made[id(output)] = weakref.ref(output), name
-
-            if isinstance(module, kinds):
-                handles.append(module.register_forward_hook(note))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -5,13 +5,14 @@ Each function returns what it was given, or raises a one-line UserError that nam
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.errors import UserError, first_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _KINDS = {"uint8": "uint8", "integer": "integers", "real": "real numbers"}
 _FILE_TYPES = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
 _GET_AGAIN = "get it again"
+_MOST_JSON = 100 << 20  # bytes
+_MOST_SAMPLES = 10**15
 FIT_AGAIN = "make it anew with `tta-cattan fit-source`"
 
 
@@ -49,6 +52,61 @@ def open_npy(path: str | os.PathLike[str], remedy: str = _GET_AGAIN) -> np.ndarr
         array.close()
         raise UserError(f"{os.fspath(path)} is not an .npy file (it is an .npz archive): {remedy}")
     return np.asarray(array)  # still mapped, without what np.memmap adds to every access
+
+
+def read_json(path: str | os.PathLike[str], kind: str, remedy: str) -> dict[str, Any]:
+    """Return the JSON object in a file of some ``kind``."""
+    try:
+        if (size := regular_file(path, remedy).stat().st_size) > _MOST_JSON:
+            raise ValueError(f"{size:,} bytes are more than {_MOST_JSON:,}")
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError("it is not a JSON object")
+    except UserError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{os.fspath(path)} is not {kind} ({first_line(error)}): {remedy}") from error
+    return value
+
+
+def fitted_tensors(
+    path: str | os.PathLike[str], kind: str, form: str, most_bytes: int, positive: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return header and tensors of a file that ``fit-source`` wrote: of the ``kind``, in the ``form`` and no larger.
+
+    The header is JSON by name, with a ``count`` and a ``provenance``; the tensors are finite numbers, and not negative
+    where their name begins with one of ``positive``.
+    """
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{kind} file {path} does not exist: make it with `tta-cattan fit-source --cfg ...`")
+    if path.stat().st_size > most_bytes:
+        raise UserError(f"{kind} file {path} has {path.stat().st_size:,} bytes: more than {most_bytes:,}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a {kind} file ({error}): {FIT_AGAIN}") from error
+    if header.pop("format", None) != form:
+        raise UserError(f"{path} is a safetensors file, but not a {kind} file of the format {form!r}: {FIT_AGAIN}")
+    facts: dict[str, Any] = {}
+    for name, value in header.items():
+        try:
+            facts[name] = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{kind} file {path} is damaged: its {name} is {value[:60]!r}; {FIT_AGAIN}") from error
+    count = facts.get("count")
+    if type(count) is not int or not 0 <= count <= _MOST_SAMPLES or not isinstance(facts.get("provenance"), dict):
+        raise UserError(f"{kind} file {path} is damaged: its count is {count}, or it has no provenance; {FIT_AGAIN}")
+    for name, tensor in tensors.items():
+        low = 0 if name.startswith(tuple(positive)) else None
+        like = torch.empty(tensor.shape, dtype=torch.float32)
+        checked_tensor(f"{name!r} in {kind} file {path}", tensor, like, low, FIT_AGAIN)
+    return facts, tensors
 
 
 def checked_array(
@@ -110,16 +168,6 @@ def checked_tensor(
     return tensor
 
 
-def printable(text: object) -> str:
-    """Return ``text`` with control characters as ``\\x1b``: a file's words must not steer the terminal."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(text))
-
-
-def first_line(error: BaseException, most: int = 120) -> str:
-    """Return the first sentence of an error's message on its first line, or its type where it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0][:most]
-
-
 def _is_kind(dtype: np.dtype, kind: str) -> bool:
     return dtype == "uint8" if kind == "uint8" else dtype.kind in ("iu" if kind == "integer" else "iuf")
 
@@ -142,25 +190,3 @@ def _number_kind(dtype: torch.dtype) -> str:
 
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def fitted_tensors(
-    path: str | os.PathLike[str], kind: str, form: str, most_bytes: int
-) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    """Return header and tensors of a file that ``fit-source`` wrote: of the ``kind``, in the ``form`` and no larger."""
-    from safetensors import SafetensorError, safe_open
-
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f"{kind} file {path} does not exist: make it with `tta-cattan fit-source --cfg ...`")
-    if path.stat().st_size > most_bytes:
-        raise UserError(f"{kind} file {path} has {path.stat().st_size:,} bytes: more than {most_bytes:,}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a {kind} file ({error}): {FIT_AGAIN}") from error
-    if header.get("format") != form:
-        raise UserError(f"{path} is a safetensors file, but not a {kind} file: its format is {header.get('format')!r}")
-    return header, tensors

@@ -17,7 +17,24 @@ _CUTOFF = 0.75  # likeness of a slip of the finger; `eata` and `cotta` are no sl
 
 
 class UserError(ValueError):
-    """A mistake in the user's input; the message names the thing, the value and the remedy, and needs no traceback."""
+    """A mistake in the user's input; the message names the thing, the value and the remedy, and needs no traceback.
+
+    Note: it is always one line, and what it quotes from a file does not steer the terminal.
+    """
+
+    def __init__(self, message: object) -> None:
+        super().__init__(printable(message))
+
+
+def printable(text: object) -> str:
+    """Return ``text`` with control characters and line ends as ``\\x1b``."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(text))
+
+
+def first_line(error: BaseException, most: int = 120) -> str:
+    """Return the first sentence of an error's message on its first line, or its type where it has none."""
+    said = error.args[0] if isinstance(error, KeyError) and error.args else error
+    return (str(said).strip() or type(error).__name__).splitlines()[0].partition(". ")[0][:most]
 
 
 def nearest(name: str, valid: Iterable[str], cutoff: float = _CUTOFF) -> str:

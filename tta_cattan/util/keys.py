@@ -156,6 +156,8 @@ def _scalar(value: Any, kind: type, source: Source) -> Any:
     if kind is bool and isinstance(value, bool):
         return value
     if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        if abs(int(value)) >= 2**63:
+            raise _MismatchError("must fit 64 bits")
         return int(value)
     if kind is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
         try:

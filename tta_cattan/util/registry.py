@@ -10,7 +10,7 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
-from tta_cattan.util.errors import UserError, nearest
+from tta_cattan.util.errors import UserError, first_line, nearest
 
 T = TypeVar("T")
 
@@ -80,5 +80,4 @@ def _run(load: Callable[[], object], name: str) -> None:
     try:
         load()
     except (Exception, SystemExit) as error:
-        reason = (str(error) or "no message").splitlines()[0]
-        raise UserError(f"cannot import {name}: {type(error).__name__}: {reason}") from error
+        raise UserError(f"cannot import {name}: {type(error).__name__}: {first_line(error)}") from error

@@ -1,21 +1,30 @@
-"""Objects as plain dictionaries of tensors and numbers, for states that go into files and come back safely.
+"""States of unfinished work: plain dictionaries of tensors and numbers, in files that come back whole or not at all.
 
 Only classes that are registered with ``stateful`` are ever built from a file, and no code of theirs runs.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.door import regular_file
+from tta_cattan.util.errors import UserError, first_line
+from tta_cattan.util.files import atomic_path
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=type)
 
 _CLASSES: dict[str, type] = {}
+_DIGEST = hashlib.sha256().digest_size
 _PLAIN = (bool, int, float, str, type(None), torch.device)
 
 
@@ -60,3 +69,36 @@ def unpack(packed: Any, device: torch.device | None = None) -> Any:
     for name, item in items.items():
         object.__setattr__(made, name, unpack(item, device))  # frozen dataclasses too
     return made
+
+
+def save_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a state of tensors and plain values atomically, with torch's random generators, after its SHA-256."""
+    content = io.BytesIO()  # torch.save does not report a full disk as such
+    generators = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
+    torch.save({**state, "generators": generators}, content)
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        file.write(hashlib.sha256(content.getbuffer()).digest())
+        file.write(content.getbuffer())
+
+
+def load_state(path: Path, identity: str | None = None) -> dict[str, Any] | None:
+    """Return the state in a file; None where there is none, one of another ``identity`` or, with a warning, damage."""
+    if not path.exists():
+        return None
+    try:
+        content = regular_file(path).read_bytes()
+        if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
+            raise ValueError("its checksum differs")
+        state = torch.load(io.BytesIO(content[_DIGEST:]), map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged bytes make an unpickler fail in any way
+        logger.warning("the checkpoint %s cannot be read (%s): its work starts again", path, first_line(error))
+        return None
+    return state if identity is None or state.get("of") == identity else None
+
+
+def restore_generators(state: Mapping[str, Any]) -> None:
+    """Set torch's random generators to where they were when the state was saved."""
+    host, *devices = state["generators"]
+    torch.set_rng_state(host)
+    if devices and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(devices)

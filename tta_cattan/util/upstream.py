@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from types import ModuleType
 
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.errors import UserError, first_line
 
 
 def import_torchvision(name: str = "torchvision") -> ModuleType:
@@ -18,9 +18,8 @@ def import_torchvision(name: str = "torchvision") -> ModuleType:
         return importlib.import_module(name)
     except (RuntimeError, ImportError, OSError) as error:
         pair = f"torch {_version('torch')} and torchvision {_version('torchvision')}"
-        reason = str(error).splitlines()[0]
         raise UserError(
-            f"{pair} do not work together ({reason}): reinstall both together, by name, "
+            f"{pair} do not work together ({first_line(error)}): reinstall both together, by name, "
             "`pip install --force-reinstall torch torchvision`"
         ) from error
 

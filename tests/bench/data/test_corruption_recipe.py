@@ -94,7 +94,7 @@ def test_a_folder_that_came_without_its_recipe_is_refused(images, tmp_path, caps
     for damage in ("{", "[]", '{"images": []}'):
         recipe.write_text(damage)
         assert make(images, tmp_path / "out") == 2
-        assert "is damaged" in capsys.readouterr().err
+        assert "is not a recipe" in capsys.readouterr().err
     recipe.unlink()
     assert make(images, tmp_path / "out") == 2
     assert "which says how it was made" in capsys.readouterr().err

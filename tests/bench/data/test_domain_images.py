@@ -6,12 +6,14 @@ import logging
 import shutil
 from pathlib import Path
 
+import bad_files
 import pytest
 import torch
 from image_trees import CLASSES, DOMAINS, break_image, write_tree
 from PIL import Image
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream, image_files
+from tta_cattan.bench.data.image_files import read_list
 from tta_cattan.bench.domain import Domain
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
@@ -224,3 +226,29 @@ def test_a_huge_or_binary_list_is_refused_before_it_is_read(tmp_path, monkeypatc
     monkeypatch.setattr(image_files, "_MOST_BYTES", 2)
     with pytest.raises(UserError, match="has 3 bytes, and a list of images has 2 at most"):
         benchmark(tmp_path, LISTS=tmp_path).check()
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        (f"{'a' * 5000}.png 3", "there is no image"),
+        (f"{'a/' * 3000}a.png 3", "there is no image"),
+        ("a\x00b.png 3", "there is no image"),
+        (f"a.png {'9' * 5000}", "is not a path and a label"),
+        ("a.png -1", "is not a path and a label"),
+        ("a.png 1e3", "is not a path and a label"),
+        ("a.png", "is not a path and a label"),
+        ("7", "is not a path and a label"),
+    ],
+    ids=["long name", "deep name", "null byte", "long label", "negative", "float", "no label", "no path"],
+)
+def test_a_line_that_no_system_takes(tmp_path, line, part):
+    with pytest.raises(UserError, match="line 1: ") as caught:
+        read_list(bad_files.text(tmp_path / "list.txt", line), [tmp_path])
+    assert part in str(caught.value)
+
+
+def test_size_is_looked_at_before_anything_is_read(tmp_path):
+    path = bad_files.huge(tmp_path / "list.txt", 1 << 40)  # reading it would not end
+    with pytest.raises(UserError, match=r"1,099,511,627,776 bytes, and a list of images has 104,857,600 at most"):
+        read_list(path, [tmp_path])

@@ -124,11 +124,11 @@ def impossible_label(folder):
         (cut_rows, r"features-00001\.npy is not an \.npy file.*replaces what is damaged"),
         (change_a_bit, r"features-00001\.npy was changed after it was written.*replaces what is damaged"),
         (drop_the_labels, r"two is not finished \(features-00001\.json is missing\).*which resumes"),
-        (spoil_the_labels, r"features-00001\.json is damaged"),
-        (lose_a_label, "3 labels for 4 rows"),
+        (spoil_the_labels, r"features-00001\.json is not the description of a shard"),
+        (lose_a_label, r"labels. of shard 1 .* shape \(3,\): it must be integers of shape 4"),
         (another_shape, r"float32 of shape \(3, 2\) and the manifest says float32 of shape \(4, 6\)"),
         (pickled, r"features-00001\.npy is not an \.npy file"),
-        (impossible_label, "labels outside its 3 classes"),
+        (impossible_label, r"labels. of shard . .* must be in \[0, 2\]"),
     ],
 )
 def test_what_is_damaged_is_named(domains, tmp_path, spoil, words):

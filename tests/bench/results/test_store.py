@@ -9,7 +9,7 @@ import os
 import numpy as np
 import pytest
 
-from tta_cattan.bench.results.store import SCHEMA, Cell, Record, ResultsStore, _checksum
+from tta_cattan.bench.results.store import SCHEMA, Cell, Record, ResultsStore, checksum
 from tta_cattan.util.errors import UserError
 
 
@@ -81,7 +81,7 @@ def checked(line: str, **changes: object) -> bytes:
     """Return a line with other content and the checksum of it, as whoever knows the format can write it."""
     content = {**json.loads(line), **changes}
     content.pop("check")
-    return json.dumps({**content, "check": _checksum(content)}).encode()
+    return json.dumps({**content, "check": checksum(content)}).encode()
 
 
 BAD_LINES = [

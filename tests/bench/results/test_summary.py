@@ -187,6 +187,13 @@ def test_text_is_aligned_and_fits_the_terminal(values):
     assert shot[10] == "-" and shot[16:] == ["-", "-"], "no value in one column, so no average"
 
 
+def test_text_of_a_stream_has_it_once_with_its_worst_window_and_clean_data():
+    metrics = {"accuracy": 0.5, "ece": 0.1, "worst_window": 0.25, "clean_accuracy": 0.9}
+    heads, row = summarise([record("tent", "continual", 0, 0, **metrics)]).to_text().splitlines()[:2]
+    assert heads.split() == ["method", "continual", "worst", "clean", "ECE"]
+    assert row.split() == ["tent", "50.0", "25.0", "90.0", "0.10"]
+
+
 def test_text_of_many_columns_is_wrapped_and_names_severities():
     records = [record("tent", name, 0, severity, accuracy=0.5) for name, severity in product(CORRUPTIONS, range(1, 6))]
     lines = summarise(records).to_text().splitlines()

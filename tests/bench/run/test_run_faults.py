@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from tta_cattan.bench.data import Stream
 from tta_cattan.bench.results import store as store_module
-from tta_cattan.bench.results.store import ResultsStore, _checksum
+from tta_cattan.bench.results.store import ResultsStore, checksum
 from tta_cattan.cli.main import main
 from tta_cattan.util.errors import UserError
 
@@ -80,7 +80,7 @@ def test_results_that_no_run_wrote_are_not_shown(tmp_path, capsys):
         del content["check"]
     one["metrics"]["accuracy"] = two["metrics"]["accuracy"] = 5.0
     del three["metrics"]["accuracy"]
-    lines = [one, {**two, "check": _checksum(two)}, {**three, "check": _checksum(three)}, *rest]
+    lines = [one, {**two, "check": checksum(two)}, {**three, "check": checksum(three)}, *rest]
     results.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     capsys.readouterr()
     assert main(compare(tmp_path, "source,tent")) == 0

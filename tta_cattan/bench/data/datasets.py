@@ -14,8 +14,8 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from tta_cattan.bench.data.image_files import ImageList
 from tta_cattan.bench.data.stream import BatchedDataset
-from tta_cattan.util.door import checked_array, checked_labels, first_line, open_npy, regular_file
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.door import checked_array, checked_labels, open_npy, regular_file
+from tta_cattan.util.errors import UserError, first_line
 
 
 def to_tensor(images: np.ndarray) -> Tensor:

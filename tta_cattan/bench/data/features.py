@@ -16,13 +16,14 @@ from torch import Tensor
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
 from tta_cattan.bench.data.stream import BatchedDataset
 from tta_cattan.bench.domain import Domain
-from tta_cattan.util.door import checked_array, open_npy, regular_file
+from tta_cattan.util.door import checked_array, checked_labels, open_npy, read_json
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import save_array, sha256_file, sha256_text, write_text
 
 MANIFEST = "manifest.json"
 DTYPES = ("float32", "float16")
 _FORMAT = 1
+_MOST_SHARDS = 100_000  # five digits
 _AGAIN = "extract the features again with the same command"
 
 
@@ -52,14 +53,14 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Return the manifest of a domain's folder."""
-        path = folder / MANIFEST
+        kind, path = "the manifest of extracted features", folder / MANIFEST
+        remedy = "extract them with `tta-cattan extract-features`, or give the folder that it wrote"
         try:
-            return cls(**_typed(json.loads(regular_file(path).read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise UserError(
-                f"{path} is not the manifest of extracted features ({error}): extract them with `tta-cattan "
-                "extract-features`, or give the folder that it wrote"
-            ) from error
+            return cls(**_typed(read_json(path, kind, remedy)))
+        except UserError:
+            raise
+        except ValueError as error:
+            raise UserError(f"{path} is not {kind} ({error}): {remedy}") from error
 
     def require_same(self, folder: Path, other: Manifest) -> None:
         """Refuse to resume ``folder`` where ``other``, its manifest, has another encoder, data or shard size."""
@@ -101,12 +102,10 @@ class FeatureFolder:
         shards = self.manifest.shards()
         infos = [_read_info(folder, position) for position in range(len(shards))]
         self._maps = [self._open(position, rows) for position, rows in enumerate(shards)]
-        for rows, info in zip(shards, infos, strict=True):
-            if len(info["labels"]) != len(rows):
-                raise UserError(f"{folder} has {len(info['labels'])} labels for {len(rows)} rows: {_AGAIN}")
+        for position, (rows, info) in enumerate(zip(shards, infos, strict=True)):
+            name = f"'labels' of shard {position} in {folder}"
+            checked_labels(name, np.array(info["labels"]), len(rows), len(self.manifest.classes), _AGAIN)
         self.labels = np.array([label for info in infos for label in info["labels"]], dtype=np.int64)
-        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.manifest.classes):
-            raise UserError(f"{folder} has labels outside its {len(self.manifest.classes)} classes: {_AGAIN}")
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         """Return the rows at ``indices``, in that order, as float32; nothing else is read."""
@@ -163,26 +162,27 @@ def _read_info(folder: Path, position: int) -> dict[str, Any]:
     path = _rows_path(folder, position).with_suffix(".json")
     if not path.is_file():
         raise UserError(f"{folder} is not finished ({path.name} is missing): {_AGAIN}, which resumes")
-    try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-        return {"sha256": str(info["sha256"]), "labels": [int(label) for label in info["labels"]]}
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise UserError(f"{path} is damaged ({error}): delete it and {_AGAIN}") from error
+    info = read_json(path, "the description of a shard", f"delete it and {_AGAIN}")
+    labels = info.get("labels")
+    if "sha256" not in info or not isinstance(labels, list) or not all(type(label) is int for label in labels):
+        raise UserError(f"{path} is damaged (its hash or labels are not there): delete it and {_AGAIN}")
+    return {"sha256": info["sha256"], "labels": labels}
 
 
-def _typed(content: Any) -> dict[str, Any]:
+def _typed(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a manifest, each of the right type and in range."""
     kinds = {"domain": str, "encoder": dict, "data": dict, "n": int, "dim": int, "dtype": str, "shard_size": int,
              "classes": list, "versions": dict, "format": int}  # fmt: skip
-    if not isinstance(content, dict):
-        raise ValueError("it is not a JSON object")
     for name, kind in kinds.items():
         if not isinstance(content.get(name), kind):
             raise ValueError(f"its {name} is {_short(content.get(name))}")
     if content["format"] != _FORMAT:
         raise ValueError(f"its format is {content['format']}, and this version reads {_FORMAT}")
-    if min(content["n"], content["dim"], content["shard_size"]) < 1 or content["dtype"] not in DTYPES:
+    sizes = [content[name] for name in ("n", "dim", "shard_size")]
+    if min(sizes) < 1 or sizes[0] > _MOST_SHARDS * sizes[2] or content["dtype"] not in DTYPES:
         raise ValueError("its n, dim, shard_size or dtype is out of range")
+    if not content["classes"] or not all(isinstance(name, str) for name in content["classes"]):
+        raise ValueError("its classes are not names")
     return {name: content[name] for name in kinds}
 
 

@@ -10,8 +10,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tta_cattan.util.door import first_line, regular_file
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.door import regular_file
+from tta_cattan.util.errors import UserError, first_line
 from tta_cattan.util.files import evenly
 from tta_cattan.util.upstream import import_torchvision
 
@@ -19,6 +19,8 @@ from tta_cattan.util.upstream import import_torchvision
 _CORRUPT = (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError)
 _MOST_PIXELS = 89_478_485  # Pillow's own limit, a quarter of a gigabyte; it only warns
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# By content: Pillow knows some fifty more, and starts Ghostscript for one of them. GIF: pages of the web name it .jpg.
+_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "WEBP", "TIFF", "GIF")
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff")
 _MOST_BYTES = 100 << 20  # DomainNet's longest list has 6 MB
 _MOST_DIGITS = 5  # of a label: 99,999 at most
@@ -42,7 +44,7 @@ class ImageList(Dataset):
 def read_rgb(path: Path) -> Image.Image:
     """Return an image as RGB; refuse a file that is no image, damaged, or unreasonably large when decoded."""
     try:
-        with Image.open(regular_file(path, "remove it")) as image:
+        with Image.open(regular_file(path, "remove it"), formats=_FORMATS) as image:
             if image.width * image.height > _MOST_PIXELS:
                 raise ValueError(f"{image.width:,} x {image.height:,} pixels, and {_MOST_PIXELS:,} are the most")
             return image.convert("RGB")

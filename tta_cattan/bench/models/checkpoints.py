@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tta_cattan.util.door import checked_tensor
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.errors import UserError, first_line
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "last")  # "last": Kireev2021Effectiveness_*
 _PREFIXES = ("module.", "model.")
@@ -98,8 +98,9 @@ def _read_torch(path: Path, start: bytes) -> Mapping[str, Any]:
             f"checkpoint {path} {kind}{_held(str(error))}. Save its state_dict alone, as safetensors or with torch.save"
         ) from error
     except Exception as error:  # damaged bytes make an unpickler fail in any way
-        reason = (str(error) or type(error).__name__).splitlines()[0][:120]
-        raise UserError(f"checkpoint {path} is damaged or not a checkpoint ({reason}): get it again") from error
+        raise UserError(
+            f"checkpoint {path} is damaged or not a checkpoint ({first_line(error)}): get it again"
+        ) from error
     if not isinstance(content, Mapping):
         raise UserError(f"checkpoint {path} holds a {type(content).__name__}, not a state_dict")
     return content

@@ -14,7 +14,7 @@ from tta_cattan.bench.models.libraries import downloaded, import_timm
 from tta_cattan.bench.models.networks import with_normalization
 from tta_cattan.bench.models.zoo import ARCHITECTURES, LoadedModel, check_arch, resolve_device
 from tta_cattan.network.layers import find_classifier, replace_module
-from tta_cattan.util.errors import UserError, chosen
+from tta_cattan.util.errors import UserError, chosen, first_line
 from tta_cattan.util.upstream import import_torchvision
 
 if TYPE_CHECKING:
@@ -78,9 +78,8 @@ def feature_dim(encoder: LoadedModel, image_size: int) -> int:
     try:
         features = encoder.model(torch.zeros(1, 3, image_size, image_size, device=device))
     except (AssertionError, RuntimeError, ValueError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0][:120]
         raise UserError(
-            f"DATA.IMAGE_SIZE = {image_size}: the encoder does not take images of this side ({reason}); set "
+            f"DATA.IMAGE_SIZE = {image_size}: the encoder does not take images of this side ({first_line(error)}); set "
             "DATA.IMAGE_SIZE to the side that it was trained with"
         ) from error
     if features.ndim != 2:

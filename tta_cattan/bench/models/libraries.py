@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tta_cattan.bench.models.checkpoints import checked_weight, read_checkpoint
 from tta_cattan.bench.models.networks import IMAGENET_MEAN, IMAGENET_STD, with_normalization
-from tta_cattan.util.errors import UserError, nearest
+from tta_cattan.util.errors import UserError, first_line, nearest
 from tta_cattan.util.upstream import import_robustbench, import_torchvision
 
 logger = logging.getLogger(__name__)
@@ -113,10 +113,9 @@ def downloaded(what: str, build: Callable[[], nn.Module]) -> nn.Module:
     try:
         return build()
     except (OSError, RuntimeError, ValueError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0][:160]
         raise UserError(
-            f"the weights of {what} could not be loaded ({reason}): get them on a machine with a network and set "
-            "MODEL.CKPT_PATH to the file"
+            f"the weights of {what} could not be loaded ({first_line(error)}): get them on a machine with a network "
+            "and set MODEL.CKPT_PATH to the file"
         ) from error
 
 

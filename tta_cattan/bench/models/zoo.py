@@ -33,7 +33,7 @@ from tta_cattan.bench.models.networks import (
 )
 from tta_cattan.bench.models.pointnet import PlainPointNet, PointNet
 from tta_cattan.bench.models.shot_network import SHOT_PREFIX, init_backbone, shot_head, shot_network
-from tta_cattan.util.errors import UserError, nearest
+from tta_cattan.util.errors import UserError, first_line, nearest
 from tta_cattan.util.files import sha256_tensors
 from tta_cattan.util.registry import Registry
 from tta_cattan.util.upstream import import_robustbench
@@ -145,8 +145,7 @@ def resolve_device(name: str) -> torch.device:
     try:
         return torch.zeros(1, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"DEVICE = {name!r} cannot be used here ({reason}): use 'auto' or 'cpu'") from error
+        raise UserError(f"DEVICE = {name!r} cannot be used here ({first_line(error)}): use 'auto' or 'cpu'") from error
 
 
 def load_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> LoadedModel:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +19,7 @@ from tta_cattan.bench.protocols.evaluation import Evaluation, count_correct
 from tta_cattan.methods.base import AdaptationMethod
 from tta_cattan.monitor import Monitor, Reading, Tap
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import atomic_path
+from tta_cattan.util.state import load_state, restore_generators, save_state
 
 logger = logging.getLogger(__name__)
 
@@ -152,37 +150,25 @@ def _save(
         "evaluation": evaluation.parts(),
         "collapses": evaluation.collapses,
         "monitor": None if monitor is None else [monitor.state_dict(), evaluation.watched, evaluation.changes],
-        "generator": torch.get_rng_state(),
-        "cuda_generators": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
-    content = io.BytesIO()  # torch.save does not report a full disk as such
-    torch.save(state, content)
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(content.getbuffer())
+    save_state(path, state)
 
 
 def _resume(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation, monitor: Monitor | None) -> int:
     """Load a checkpoint and return the number of finished batches; 0 where there is none or it is damaged."""
-    if not path.is_file():
+    state = load_state(path)
+    if state is None:
         return 0
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        done, parts = int(state["done"]), tuple(state["evaluation"])
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, TypeError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        logger.warning("the checkpoint %s cannot be read (%s): the stream starts again", path, reason)
-        return 0
-    try:
+        done = int(state["done"])
         method.load_state_dict(state["method"])
+        evaluation.restore(tuple(state["evaluation"]))
+        evaluation.collapses, evaluation.earlier_seconds = state["collapses"], state["seconds"]
+        if monitor is not None:
+            watching, evaluation.watched, evaluation.changes = state["monitor"]
+            monitor.load_state_dict(watching)
+        restore_generators(state)
     except (RuntimeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"the checkpoint {path} is of another version of the method: delete it") from error
-    evaluation.restore(parts)
-    evaluation.collapses, evaluation.earlier_seconds = list(state["collapses"]), float(state["seconds"])
-    if monitor is not None:
-        watching, evaluation.watched, evaluation.changes = state["monitor"]
-        monitor.load_state_dict(watching)
-    torch.set_rng_state(state["generator"])
-    if state["cuda_generators"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda_generators"])
     logger.info("resuming the stream after %d batches (%s)", done, path)
     return done

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -19,12 +18,11 @@ from tta_cattan.bench.results.identity import RUN_FILE, config_path
 from tta_cattan.bench.results.predictions import predictions_path, read_predictions
 from tta_cattan.bench.results.store import RESULTS_FILE, Record, ResultsStore, Settings, row_label
 from tta_cattan.config import leaves, read_yaml
-from tta_cattan.util.door import regular_file
+from tta_cattan.util.door import read_json
 from tta_cattan.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-_MAX_BYTES = 1 << 24  # of a description or a config
 # One image set with one seed, on which two methods can be compared.
 Square = tuple[Domain, int]
 
@@ -174,14 +172,7 @@ def _read_config(folder: Path, method: str, fingerprint: str) -> dict[str, Any]:
 def _read_mapping(path: Path) -> dict[str, Any]:
     """Return the JSON or YAML mapping in a file, or an empty one, with a warning, if it is missing or damaged."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ValueError(f"more than {_MAX_BYTES:,} bytes")
-        if path.suffix != ".json":
-            return read_yaml(path)
-        value = json.loads(regular_file(path).read_text(encoding="utf-8"))
-        if not isinstance(value, dict):
-            raise ValueError("not a mapping")
-    except (OSError, ValueError, RecursionError) as error:
-        logger.warning("%s cannot be read (%s) and is left out of the report", path, error)
+        return read_json(path, "the description of a run", "delete it") if path.suffix == ".json" else read_yaml(path)
+    except UserError as error:
+        logger.warning("%s and is left out of the report", error)
         return {}
-    return value

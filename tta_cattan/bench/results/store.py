@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 SCHEMA = 2
 RESULTS_FILE = "results.jsonl"
 _CHECK = "check"  # the key of a line's checksum over all other keys
-_RANGES = {
+RANGES = {
     **dict.fromkeys(("accuracy", "ece"), (0, 1)),
     "brier": (0, 2),
     **dict.fromkeys(("nll", "n", "seconds", "images_per_second", "peak_memory"), (0, math.inf)),
@@ -94,7 +94,7 @@ def _hashable(value: Any) -> Any:
     raise UserError(f"settings of a cell hold {value!r}: only text, finite numbers and lists of these can be stored")
 
 
-def _checksum(content: Mapping[str, Any]) -> str:
+def checksum(content: Mapping[str, Any]) -> str:
     return sha256_text(canonical_json(content, "record"))[:16]
 
 
@@ -141,7 +141,7 @@ class Record:
             "metrics": self.metrics,
             "info": self.info,
         }
-        return canonical_json({**content, _CHECK: _checksum(content)}, "record")
+        return canonical_json({**content, _CHECK: checksum(content)}, "record")
 
     @classmethod
     def from_line(cls, line: str) -> Record:
@@ -154,7 +154,7 @@ class Record:
             raise UserError(f"not a record of schema {SCHEMA}")
         if _CHECK not in data:
             raise UserError("it has no checksum, so nothing shows that a run wrote it")
-        if data.pop(_CHECK) != _checksum(data):
+        if data.pop(_CHECK) != checksum(data):
             raise UserError("its content has changed: the checksum differs")
         try:
             cell = Cell(*(data[entry.name] for entry in fields(Cell)))
@@ -286,7 +286,7 @@ def _is_torn(handle: int) -> bool:
 def _metric(name: str, value: Any, cell: Cell) -> int | float:
     """Return a metric as a finite Python number inside its range."""
     number = _number(value, f"metric {name!r} of {cell}")
-    low, high = _RANGES.get(name, (-math.inf, math.inf))
+    low, high = RANGES.get(name, (-math.inf, math.inf))
     if not low - _ROUNDING <= number <= high + _ROUNDING:
         raise UserError(f"metric {name!r} of {cell} is {value!r}: it must be in [{low}, {high}]")
     return number

@@ -120,13 +120,15 @@ class Summary:
 
     def to_text(self) -> str:
         """Return a table for the terminal: accuracy per domain and on average, what streams have, the average ECE."""
-        columns = [self.domain_column(domain, "accuracy") for domain in self.domains]
         of_streams = {metric: head for metric, head in _STREAM_HEADS.items() if metric in self.metrics}
-        columns += [self.average_column(metric, " ({})") for metric in ("accuracy", *of_streams, "ece")]
-        table = self._table([*self.domain_heads(), "avg", *of_streams.values(), "ECE"], columns)
-        notes = ["accuracy in %; avg and ECE: mean over the domains (standard deviation over seeds)"]
-        if of_streams:
+        averages = [self.average_column(metric, " ({})") for metric in ("accuracy", *of_streams, "ece")]
+        if of_streams:  # one column: the stream
+            table = self._table([*self.domain_heads(), *of_streams.values(), "ECE"], averages)
             notes = ["accuracy in %; worst: in the worst window of the stream; clean: on clean data after the stream"]
+        else:
+            columns = [self.domain_column(domain, "accuracy") for domain in self.domains]
+            table = self._table([*self.domain_heads(), "avg", "ECE"], [*columns, *averages])
+            notes = ["accuracy in %; avg and ECE: mean over the domains (standard deviation over seeds)"]
         return "\n".join([table.to_text(), *notes, *self._warnings(), ""])
 
     def to_csv(self) -> str:

@@ -56,16 +56,17 @@ def _record(job: Job, setting: Setting) -> Record:
     if is_stream(cfg):
         return _run_stream_cell(job, setting, make)
     dataset = setting.benchmark.target(cell.target, cell.seed)
-    meter = Meter(setting.device)  # data that is made or read at once is no cost of the method that comes first
     order = cell.seed if cfg.TEST.ORDER == "seeded" else None
     stream = Stream(dataset, cfg.TEST.BATCH_SIZE, order, setting.device, cfg.TEST.NUM_WORKERS)
     name = f"{cell.label} {cell.target.label} seed {cell.seed}"
     if cfg.TEST.PROTOCOL == "recovery":
-        plain = copy_for_adaptation(source)
+        plain, meter = copy_for_adaptation(source), Meter(setting.device)
         with progress(None, None, name) as bar:
             metrics, info = run_recovery(make, plain, setting.benchmark, stream, cfg, cell.seed, bar.update)
         return Record(cell, job.fingerprint, {**metrics, **meter.metrics(len(dataset))}, info)
     method = make()
+    # Data that is made or read at once is no cost of the method that comes first, nor is what torch loads for it.
+    meter = Meter(setting.device)
     if cfg.TEST.PROTOCOL == "offline":
         part, epochs = _adapted_part(stream, cfg.TEST.ADAPT_EX, cell.seed), cfg.TEST.EPOCHS
         updates = len(part) * epochs if method.optimizer is not None else 0
@@ -77,7 +78,7 @@ def _record(job: Job, setting: Setting) -> Record:
 
             def step() -> None:
                 bar.update()
-                if bar.n % len(part) == 0:
+                if bar.n % len(part) == 0 and bar.n <= updates:
                     say()
 
             say()
@@ -95,9 +96,9 @@ def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMe
     """Compute the one cell of a stream."""
     cfg, cell = job.cfg, job.cell
     stream, clean = stream_of(cfg, setting.benchmark, cell.seed, setting.device), setting.benchmark.clean(cell.seed)
-    meter = Meter(setting.device)
     monitor = _monitor(make(), clean, job, setting) if cfg.STREAM.MONITOR else None
     method = make()
+    meter = Meter(setting.device)
     with progress(None, len(stream), f"{cell.label} seed {cell.seed}") as bar:
         every = 1
         if not cfg.STREAM.WAITS:

@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader, Subset
 
 from tta_cattan.bench.data import benchmark_of
 from tta_cattan.config import leaves
-from tta_cattan.host.checkout import Checkout, HostError, first_line
+from tta_cattan.host.checkout import Checkout, HostError
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 from tta_cattan.methods.guard import Lock
 from tta_cattan.methods.safety import Safety
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.errors import UserError, first_line
 from tta_cattan.util.files import sha256_text
 from tta_cattan.util.keys import Key
 

@@ -27,7 +27,7 @@ from tta_cattan.bench.run.cell import Fault, begin_worker, run_cell
 from tta_cattan.bench.run.host_methods import borrowed
 from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.setting import Setting
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.errors import UserError, first_line
 from tta_cattan.util.progress import hide_progress
 from tta_cattan.util.registry import imported_modules
 
@@ -184,8 +184,9 @@ def _init_ray(ray: ModuleType, options: dict[str, Any], tries: int) -> None:
         except Exception as error:  # a bare Exception is what Ray raises where it does not come up in time
             ray.shutdown()
             if not left:
-                reason = str(error).splitlines()[0]
-                raise UserError(f"Ray cannot be reached, address {options['address']!r}: {reason}") from error
+                raise UserError(
+                    f"Ray cannot be reached, address {options['address']!r}: {first_line(error)}"
+                ) from error
 
 
 def import_ray() -> ModuleType:

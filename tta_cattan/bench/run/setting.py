@@ -29,7 +29,7 @@ from tta_cattan.bench.source.subspace import (
 )
 from tta_cattan.config import leaves, shared_keys
 from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, setup_model
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.errors import UserError, first_line
 from tta_cattan.util.files import sha256_tensors
 
 if TYPE_CHECKING:
@@ -188,16 +188,18 @@ def check_inputs(cfg: CfgNode, model: nn.Module, inputs: Tensor) -> None:
     except (RuntimeError, ValueError, AssertionError) as error:
         if isinstance(error, UserError):
             raise
-        reason = (str(error) or type(error).__name__).splitlines()[0][:160]
         raise UserError(
             f"MODEL.ARCH = {cfg.MODEL.ARCH!r} cannot take the inputs of {cfg.CORRUPTION.DATASET}, which have the shape "
-            f"{tuple(inputs.shape[1:])} ({reason}): choose a model that is made for them"
+            f"{tuple(inputs.shape[1:])} ({first_line(error)}): choose a model that is made for them"
         ) from error
 
 
 def _stand_in(cfg: CfgNode, model: nn.Module, benchmark: Benchmark) -> Subspace | SourceMoments:
-    if forward_method(cfg):
-        return SourceMoments({}, {}, {}, torch.zeros(1), torch.eye(1), 1)
+    forward = forward_method(cfg)
+    if forward:
+        layer, d = forward.value_in(cfg, "layer"), forward.value_in(cfg, "d")
+        subspace = Subspace(torch.eye(d), torch.ones(d), torch.zeros(d), d, True, layer=layer) if layer else None
+        return SourceMoments({}, {}, {}, torch.zeros(1), torch.eye(1), 1, subspace=subspace)
     method = aligning_method(cfg)
     layer, centered = method.value_in(cfg, "layer"), method.value_in(cfg, "centering") != "none"
     inputs = first_inputs(benchmark) if layer else None

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
 
 from tta_cattan import __version__
 from tta_cattan.alignment import FeatureMoments, SourceMoments, Subspace, fit_source_moments, subspace_of_moments
 from tta_cattan.alignment.recolouring import ENOUGH_IMAGES
-from tta_cattan.alignment.subspace import find_subspaces, moments_name, sha256_weights, subspace_path
+from tta_cattan.alignment.subspace import find_subspaces, moments_path, sha256_weights, subspace_path
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.datasets import per_class
 from tta_cattan.bench.data.stream import Stream
@@ -26,8 +25,9 @@ from tta_cattan.config import get_defaults
 from tta_cattan.methods import ADAPTATION_REGISTRY, CATTAn, CATTAnForward
 from tta_cattan.network.layers import find_classifier, iterate_features
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import atomic_path, sha256_text
+from tta_cattan.util.files import sha256_text
 from tta_cattan.util.progress import progress
+from tta_cattan.util.state import load_state, save_state
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -85,7 +85,9 @@ def fit_moments(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Sour
     enough = range(min(len(stream), -(-ENOUGH_IMAGES // cfg.TEST.BATCH_SIZE)))
     inputs = (batch.inputs for batch in progress(stream.only(enough), len(enough), "taking the source's moments"))
     provenance = describe_fit(cfg, loaded, benchmark, min(len(data), ENOUGH_IMAGES))
-    return fit_source_moments(loaded.model, inputs, CATTAnForward.value_in(cfg, "channels"), provenance)
+    method = forward_method(cfg) or CATTAnForward
+    channels, layer = method.value_in(cfg, "channels"), method.value_in(cfg, "layer")
+    return fit_source_moments(loaded.model, inputs, channels, provenance, layer)
 
 
 def forward_method(cfg: CfgNode) -> type[CATTAnForward] | None:
@@ -183,33 +185,20 @@ def reduce_moments(moments: FeatureMoments, workers: Workers) -> FeatureMoments:
 
 def _save(checkpoint: Path, moments: FeatureMoments, done: int, identity: dict[str, Any]) -> None:
     # Nothing is folded in beforehand: when this is called depends on the clock, and the sums must not.
-    with atomic_path(checkpoint) as temporary:
-        save_file(
-            {"mean": moments.mean.cpu(), "scatter": moments.scatter.cpu(), "waiting": moments.waiting().cpu()},
-            temporary,
-            metadata={"done": str(done), "count": str(moments.count), "of": json.dumps(identity, sort_keys=True)},
-        )
+    sums = {"mean": moments.mean, "scatter": moments.scatter, "waiting": moments.waiting()}
+    save_state(checkpoint, {"of": json.dumps(identity, sort_keys=True), "done": done, "count": moments.count, **sums})
 
 
 def _resume(checkpoint: Path, identity: dict[str, Any], moments: FeatureMoments) -> tuple[FeatureMoments, int]:
     """Return the sums so far and the number of batches in them; none where the checkpoint is of another fit."""
-    from safetensors import SafetensorError, safe_open
-
-    if not checkpoint.is_file():
+    state = load_state(checkpoint, json.dumps(identity, sort_keys=True))
+    if state is None:
         return moments, 0
-    try:
-        with safe_open(checkpoint, framework="pt") as file:
-            header = file.metadata()
-            if header.get("of") != json.dumps(identity, sort_keys=True):
-                return moments, 0
-            moments.mean.copy_(file.get_tensor("mean"))
-            moments.scatter.copy_(file.get_tensor("scatter"))
-            waiting = file.get_tensor("waiting")
-    except SafetensorError:
-        return FeatureMoments(moments.dim, moments.device), 0
-    moments.count = int(header["count"])
-    moments.update(waiting)
-    return moments, int(header["done"])
+    moments.mean.copy_(state["mean"])
+    moments.scatter.copy_(state["scatter"])
+    moments.count = state["count"]
+    moments.update(state["waiting"])
+    return moments, state["done"]
 
 
 _MODEL_ALONE = ("classifier", "none")
@@ -256,9 +245,11 @@ def default_path(cfg: CfgNode, loaded: LoadedModel) -> Path:
 
 
 def _place(cfg: CfgNode, weights: str) -> Path:
-    path = subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, weights, *_kind(cfg))
     forward = forward_method(cfg)
-    return path.with_name(moments_name(path, forward.value_in(cfg, "channels"))) if forward else path
+    if forward is None:
+        return subspace_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, weights, *_kind(cfg))
+    channels, layer = forward.value_in(cfg, "channels"), forward.value_in(cfg, "layer")
+    return moments_path(cfg.CKPT_DIR, cfg.MODEL.ARCH, weights, channels, layer)
 
 
 def auto_path(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Path:

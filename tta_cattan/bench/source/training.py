@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import logging
-import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,9 +21,9 @@ from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.datasets import split_at_random, take
 from tta_cattan.bench.data.stream import Batch, Stream
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import atomic_path
 from tta_cattan.util.precision import Precision
 from tta_cattan.util.progress import progress
+from tta_cattan.util.state import load_state, restore_generators, save_state
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -212,25 +210,13 @@ class _Training:
             "schedule": self.schedule.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
             "best": self.best,
-            "generator": torch.get_rng_state(),
-            "cuda_generators": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
-        content = io.BytesIO()  # torch.save does not report a full disk as such
-        torch.save(state, content)
-        with atomic_path(checkpoint) as temporary:
-            temporary.write_bytes(content.getbuffer())
+        save_state(checkpoint, state)
 
     def resume(self, checkpoint: Path, identity: Mapping[str, Any]) -> None:
         """Load the state of a checkpoint; a damaged one, or one of another training, is ignored."""
-        if not checkpoint.is_file():
-            return
-        try:
-            state = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-            reason = str(error).splitlines()[0]
-            logger.warning("the checkpoint %s cannot be read (%s): training starts again", checkpoint, reason)
-            return
-        if state["of"] != json.dumps(identity, sort_keys=True):
+        state = load_state(checkpoint, json.dumps(identity, sort_keys=True))
+        if state is None:
             return
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -238,9 +224,7 @@ class _Training:
         if self.precision.scaler is not None and state["scaler"] is not None:
             self.precision.scaler.load_state_dict(state["scaler"])
         self.epoch, self.done, self.best = state["epoch"], state["done"], state["best"]
-        torch.set_rng_state(state["generator"])
-        if state["cuda_generators"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(state["cuda_generators"])
+        restore_generators(state)
         logger.info("resuming after %d epochs and %d batches (%s)", self.epoch, self.done, checkpoint)
 
 

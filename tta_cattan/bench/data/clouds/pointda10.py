@@ -21,8 +21,8 @@ from tta_cattan.bench.data.clouds.benchmark import (
     y_up_to_z_up,
 )
 from tta_cattan.bench.domain import Domain
-from tta_cattan.util.door import checked_array, checked_labels, first_line, open_npy, regular_file
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.door import checked_array, checked_labels, open_npy, regular_file
+from tta_cattan.util.errors import UserError, first_line
 from tta_cattan.util.files import sha256_tensors
 
 FOLDER = "PointDA_data"

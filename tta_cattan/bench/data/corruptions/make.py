@@ -24,9 +24,9 @@ from tta_cattan.bench.data.corruptions.functions import load_textures
 from tta_cattan.bench.data.corruptions.strengths import TableName
 from tta_cattan.bench.data.datasets import check_images, read_npz
 from tta_cattan.bench.data.image_files import read_rgb
-from tta_cattan.util.door import open_npy
+from tta_cattan.util.door import open_npy, read_json
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import atomic_path, disk_errors, save_array, sha256_file, write_text
+from tta_cattan.util.files import atomic_path, save_array, sha256_file, write_text
 from tta_cattan.util.progress import progress
 
 T = TypeVar("T")
@@ -127,13 +127,9 @@ def keep_recipe(out: Path, asked: dict[str, Any], images: Sequence[Path], root: 
 
 
 def _read_recipe(path: Path) -> dict[str, Any]:
-    with disk_errors("read", path):
-        try:
-            recipe = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is damaged ({error}): choose another output folder") from None
-    if not isinstance(recipe, dict) or not isinstance(recipe.get("images", {}), dict):
-        raise UserError(f"{path} is damaged (not a recipe): choose another output folder")
+    recipe = read_json(path, "a recipe", "choose another output folder")
+    if not isinstance(recipe.get("images", {}), dict):
+        raise UserError(f"{path} is not a recipe (its images are not by name): choose another output folder")
     return recipe
 
 

@@ -1,0 +1,185 @@
+"""The grid of the study: every method with every option, at its best rate, chosen on shifts that are not reported."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tta_cattan.bench.data.corruptions import EXTRA
+from tta_cattan.bench.results.store import Record
+from tta_cattan.bench.run.gather import gather
+from tta_cattan.bench.run.plan import parse_sweeps
+from tta_cattan.config import find_config
+from tta_cattan.methods import method_title
+
+SEVERAL = ("gaussian_noise", "motion_blur", "snow", "contrast", "jpeg_compression")
+LEARNING = ("tent", "shot", "ip", "cattan")
+FIXED = ("source", "norm", "cattan_forward")  # no learning rate
+COLUMNS: Mapping[str, Sequence[Any]] = {
+    "nothing": (),
+    "blend": ("BN.STATISTICS", "blend"),
+    "mirror": ("MIRROR", True),
+    "both": ("BN.STATISTICS", "blend", "MIRROR", True),
+    "classes": ("CLASSES.USE", True),
+    "all": ("BN.STATISTICS", "blend", "MIRROR", True, "CLASSES.USE", True),
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One table: a config, what its choosing and its reported runs change, the rates tried, and its columns."""
+
+    name: str
+    title: str
+    cfg: str
+    choosing: Sequence[Any]
+    reported: Sequence[Any]
+    rates: Sequence[float]
+    columns: Sequence[str]
+    methods: Sequence[str] = (*FIXED, *LEARNING)
+    pairs: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method in a column: its chosen rate, accuracy by (domain, seed), and seconds per image."""
+
+    rate: float | None
+    accuracy: Mapping[tuple[str, int], float]
+    cost: float
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.accuracy.values())
+
+
+def grids(data: Path, out: Path) -> list[Grid]:
+    """Return the tables of the study."""
+    cifar = [
+        "MODEL.ARCH", "cifar_resnet20", "MODEL.CKPT_PATH", data / "cifar10" / "resnet20.safetensors",
+        "DATA.SOURCE_DIR", data / "cifar10" / "train_first10k.npz", "TEST.BATCH_SIZE", 64,
+    ]  # fmt: skip
+    choosing = [*cifar, "DATA_DIR", out / "cifar-choosing", "CORRUPTION.TYPE", list(EXTRA), "SEEDS", [0]]
+    reported = [*cifar, "DATA_DIR", out / "cifar-reported", "CORRUPTION.TYPE", list(SEVERAL)]
+    online, offline = ["TEST.PROTOCOL", "online"], ["TEST.PROTOCOL", "offline", "TEST.EPOCHS", 3]
+    features = {name: ["DATA_DIR", out / "features" / name] for name in ("office31", "officehome")}
+    on_features = {"columns": ("nothing", "classes"), "rates": (1e-4, 3e-4, 1e-3, 3e-3), "pairs": True}
+    without_images = tuple(method for method in (*FIXED, *LEARNING) if method != "ip")
+    return [
+        Grid(
+            "cifar-online",
+            "CIFAR-10, ResNet-20, five corruptions, 500 images each, online, batch 64",
+            "cfgs/cifar10_c/cattan.yaml",
+            [*choosing, *online, "CORRUPTION.NUM_EX", 400],
+            [*reported, *online, "CORRUPTION.NUM_EX", 500, "SEEDS", [0, 1]],
+            (3e-4, 1e-3, 3e-3, 1e-2),
+            ("nothing", "blend", "mirror", "both"),
+        ),
+        Grid(
+            "cifar-offline",
+            "CIFAR-10, ResNet-20, five corruptions, 400 images each, offline, 3 epochs",
+            "cfgs/cifar10_c/cattan.yaml",
+            [*choosing, *offline, "CORRUPTION.NUM_EX", 300],
+            [*reported, *offline, "CORRUPTION.NUM_EX", 400, "SEEDS", [0]],
+            (3e-4, 1e-3, 3e-3),
+            ("nothing", "all"),
+        ),
+        Grid(
+            "office31",
+            "Office-31, frozen ResNet-50 features, six tasks, offline, 5 epochs; rates chosen on OfficeHome",
+            "cfgs/office31_features/cattan.yaml",
+            [*features["officehome"], "DATA.DOMAINS", ["Art", "Clipart", "Product", "Real World"], "SEEDS", [0]],
+            [*features["office31"], "SEEDS", [0, 1, 2]],
+            methods=without_images,
+            **on_features,
+        ),
+        Grid(
+            "officehome",
+            "OfficeHome, frozen ResNet-50 features, twelve tasks, offline, 5 epochs; rates chosen on Office-31",
+            "cfgs/officehome_features/cattan.yaml",
+            [*features["office31"], "DATA.DOMAINS", ["amazon", "dslr", "webcam"], "SEEDS", [0]],
+            [*features["officehome"], "SEEDS", [0, 1, 2]],
+            methods=without_images,
+            **on_features,
+        ),
+        Grid(
+            "digits",
+            "MNIST and USPS, natural class frequencies, 2,000 images, offline; rates chosen on scikit-learn's digits",
+            "cfgs/mnist_usps/cattan.yaml",
+            ["DATA_DIR", out / "digits", "CORRUPTION.DATASET", "study_digits", "DATA.TARGET", "uci", "SEEDS", [0]],
+            ["DATA_DIR", out / "digits", "CORRUPTION.NUM_EX", 2000, "SEEDS", [0, 1, 2]],
+            (3e-4, 1e-3, 3e-3, 1e-2),
+            ("nothing", "classes"),
+            pairs=True,
+        ),
+    ]
+
+
+def run_grid(grid: Grid, out: Path) -> dict[tuple[str, str], Entry]:
+    """Return the entries of a grid by (method, column); what is in the results already is not computed again."""
+    found = {}
+    for column in grid.columns:
+        options = [*COLUMNS[column]] if "CLASSES.USE" in COLUMNS[column] else [*COLUMNS[column], "CLASSES.USE", False]
+        for method in grid.methods:
+            if method == "source" and column != grid.columns[0]:
+                continue
+            rates = grid.rates if method in LEARNING else ()
+            rate = best_rate(_records(grid, grid.choosing, method, options, rates, out)) if rates else None
+            records = _records(grid, grid.reported, method, options, (rate,) if rates else (), out)
+            accuracy = {(record.cell.domain, record.cell.seed): 100 * record.metrics["accuracy"] for record in records}
+            cost = sum(r.metrics["seconds"] for r in records) / sum(r.metrics["n"] for r in records)
+            found[method, column] = Entry(rate, accuracy, cost)
+    return found
+
+
+def _records(
+    grid: Grid, changes: Sequence[Any], method: str, options: Sequence[Any], rates: Sequence[Any], out: Path
+) -> Sequence[Record]:
+    """Return the results of one method, at each of the rates where there are any."""
+    places = ["SAVE_DIR", out / "results" / grid.name, "CKPT_DIR", out / "ckpt"]
+    overrides = [str(value) if isinstance(value, Path) else value for value in (*changes, *options, *places)]
+    sweeps = parse_sweeps([f"OPTIM.LR={','.join(map(str, rates))}"] if rates else [])
+    return gather(find_config(grid.cfg), overrides, [method], sweeps, pairs=grid.pairs).records
+
+
+def best_rate(records: Sequence[Record]) -> float:
+    """Return the rate with the highest mean accuracy."""
+    by_rate = defaultdict(list)
+    for record in records:
+        by_rate[dict(record.cell.settings)["OPTIM.LR"]].append(record.metrics["accuracy"])
+    return max(by_rate, key=lambda rate: statistics.fmean(by_rate[rate]))
+
+
+def paired(ours: Entry, theirs: Entry) -> tuple[float, float]:
+    """Return the mean difference over (domain, seed) and half its 95 % interval, from the differences' spread."""
+    differences = [value - theirs.accuracy[key] for key, value in ours.accuracy.items()]
+    if len(differences) < 2:
+        return statistics.fmean(differences), math.inf
+    return statistics.fmean(differences), 1.96 * statistics.stdev(differences) / math.sqrt(len(differences))
+
+
+def to_markdown(found: Mapping[tuple[str, str], Entry], columns: Sequence[str]) -> str:
+    """Return the grid: accuracy (rate; ms per image), and what CATTAn-F has beyond the best other of each column."""
+    methods = list(dict.fromkeys(method for method, _ in found))
+    lines = [f"| method | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
+    for method in methods:
+        cells = [_shown(found[method, column]) if (method, column) in found else "" for column in columns]
+        lines.append(f"| {method_title(method)} | {' | '.join(cells)} |")
+    cells = []
+    for column in columns:
+        others = [m for m in methods if (m, column) in found and m != "cattan_forward"]
+        best = max(others, key=lambda method: found[method, column].mean)
+        difference, half = paired(found["cattan_forward", column], found[best, column])
+        cells.append(f"{difference:+.1f} ± {half:.1f} ({method_title(best)})")
+    lines.append(f"| CATTAn-F minus the best other | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _shown(entry: Entry) -> str:
+    rate = "" if entry.rate is None else f"{entry.rate:g}; "
+    return f"{entry.mean:.1f} ({rate}{1000 * entry.cost:.2g} ms)"
