@@ -76,7 +76,7 @@ def need_robustbench() -> None:
 def start(target, *args: object) -> multiprocessing.process.BaseProcess:
     """Start a real process that can be killed; the imports are paid for once, in a server that forks it."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torchvision", "scipy.ndimage", "sklearn.datasets"])
+    context.set_forkserver_preload(["torch", "torch._dynamo", "scipy.ndimage", "tqdm", "tta_cattan.bench.run.runner"])
     process = context.Process(target=target, args=args)
     process.start()
     return process

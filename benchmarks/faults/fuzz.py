@@ -1,4 +1,4 @@
-"""Search the properties of tests/test_fuzz.py for inputs that break them, led by coverage (atheris), for hours.
+"""Search the properties of tests/fuzz for inputs that break them, led by coverage (atheris), for hours.
 
     python benchmarks/faults/fuzz.py --hours 1 --folder fuzz [--targets a_checkpoint,config] [--seed 0]
 
@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SLICE = 300  # seconds of one property, at most, before the next has its turn
+SLICE = 120  # seconds of one property, at most, before the next has its turn
 SLOW = 10  # processor seconds that an input may take
 HANGS = 120  # seconds after which the process is killed
 MEMORY = 6 << 30  # bytes of address space; torch alone takes more than 2
@@ -39,12 +39,12 @@ SEEDS = 50  # random inputs to begin with
 
 def properties(atheris: ModuleType | None) -> dict[str, Callable[[bytes], object]]:
     """Return the property tests by name, without ``test_``, as functions of bytes."""
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    folder = ROOT / "tests" / "fuzz"
+    sys.path[:0] = [str(ROOT), str(folder.parent), str(folder)]
     with atheris.instrument_imports(include=INSTRUMENTED) if atheris else nullcontext():
-        found = vars(importlib.import_module("test_fuzz"))
-    found["watch_for_code"]()
-    tests = {name.removeprefix("test_"): test for name, test in found.items() if name.startswith("test_")}
-    return {name: test.hypothesis.fuzz_one_input for name, test in tests.items() if hasattr(test, "hypothesis")}
+        modules = [importlib.import_module(path.stem) for path in sorted(folder.glob("test_*.py"))]
+    found = {name.removeprefix("test_"): test for module in modules for name, test in vars(module).items()}
+    return {name: test.hypothesis.fuzz_one_input for name, test in found.items() if hasattr(test, "hypothesis")}
 
 
 def search(name: str, run: Callable[[bytes], object], folder: Path, seconds: float, seed: int, atheris: Any) -> None:

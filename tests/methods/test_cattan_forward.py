@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -195,8 +196,10 @@ def test_what_does_not_fit_is_refused_before_the_model_is_changed():
     other = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.Flatten(), nn.LazyLinear(5))
     other(images(2, 0))
     source = fit_source_moments(other, [images(8, 1)])
-    with pytest.raises(UserError, match="made for another model"):
+    with pytest.raises(UserError, match="made for the model"):
         CATTAnForward(network(), source_moments=source)
+    with pytest.raises(UserError, match="made for another model"):
+        CATTAnForward(network(), source_moments=replace(source, provenance={}))
     with pytest.raises(UserError, match=r"source_moments is str 'auto'"):
         CATTAnForward(network(), source_moments="auto")
 

@@ -112,10 +112,11 @@ class Subspace:
     def load(cls, path: str | os.PathLike[str]) -> Subspace:
         """Read a file that ``save`` wrote; anything else is refused with what is wrong with it."""
         header, tensors = fitted_tensors(path, "subspace", _FORMAT, _MAX_BYTES, ["eigenvalues"])
-        basis, eigenvalues, mean = (tensors.get(name) for name in ("basis", "eigenvalues", "mean"))
-        centered, layer = header.get("centered"), header.get("layer")
+        basis, eigenvalues = (tensors.get(name, torch.empty(())) for name in ("basis", "eigenvalues"))
+        mean, layer = tensors.get("mean"), header.get("layer")
+        centered: Any = header.get("centered")
         problem = None
-        if basis is None or eigenvalues is None or eigenvalues.ndim != 1:
+        if not basis.ndim or eigenvalues.ndim != 1:
             problem = "its basis or eigenvalues are not there"
         elif not isinstance(centered, bool) or not isinstance(layer, (str, type(None))):
             problem = f"its layer or centring is {layer!r}, {centered!r}"

@@ -380,8 +380,8 @@ class _Pass:
         """Note which convolution or linear layer gave each tensor, and which one takes the projection."""
         kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
         handles = []
-        made = self.made
-        for name, module in model.named_modules() if made is not None else ():
+        made = {} if self.made is None else self.made
+        for name, module in model.named_modules() if self.made is not None else ():
 
             def note(module: nn.Module, args: Any, output: Tensor, name: str = name) -> None:
                 made[id(output)] = weakref.ref(output), name
@@ -408,6 +408,7 @@ class _Pass:
 
     def project(self, module: nn.Module, args: Any, z: Tensor) -> Tensor:
         """Return what the network sees of a layer's output; where no BatchNorm came before, it tells the domain."""
+        assert self.method.source is not None and self.method.subspace is not None  # or the layer had been refused
         basis, mean = self.method.subspace
         if not self.begun:
             self.begun = True

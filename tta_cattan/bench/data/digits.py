@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 from functools import cache, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,14 +25,17 @@ SIZE = 32
 @lru_cache(maxsize=1)
 def load_digit_images() -> tuple[np.ndarray, np.ndarray]:
     """Return the 1,797 real 8x8 digits as 32x32 RGB (uint8, N x 32 x 32 x 3) and their labels, in a fixed order."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    small = (digits.images * (255 / 16)).round().astype(np.uint8)
+    # The file alone: importing scikit-learn takes seconds in every process.
+    package = find_spec("sklearn")
+    if package is None:
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+    with gzip.open(Path(str(package.origin)).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
+        rows = np.loadtxt(file, delimiter=",", dtype=np.int64)
+    small = (rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).round().astype(np.uint8)
     images = np.stack([np.asarray(Image.fromarray(d).resize((SIZE, SIZE), Image.Resampling.BICUBIC)) for d in small])
     # The original order has runs by writer; a fixed shuffle makes the two parts alike.
     order = np.random.default_rng(0).permutation(len(images))
-    return np.repeat(images[order, :, :, None], 3, axis=3), digits.target[order]
+    return np.repeat(images[order, :, :, None], 3, axis=3), rows[order, -1]
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,8 +140,9 @@ def _other_recipes(path: Path, cfg: CfgNode, benchmark: Benchmark) -> str:
     """Return how the recipe of an existing model of the same source and architecture differs, if there is one."""
     wanted = describe_training(cfg, benchmark)
     for other in sorted(path.parent.glob(f"{_stem(cfg, benchmark)}-*.safetensors")):
-        found = json.loads(_metadata(other).get("recipe", "{}"))
-        for key, value in wanted.items():
-            if found.get(key, value) != value:
-                return f" ({other} was trained with {key} = {found[key]!r}, and this config has {value!r})"
+        with suppress(ValueError, AttributeError, RecursionError):  # a damaged neighbour says nothing
+            found = json.loads(_metadata(other).get("recipe", "{}"))
+            for key, value in wanted.items():
+                if found.get(key, value) != value:
+                    return f" ({other} was trained with {key} = {found[key]!r}, and this config has {value!r})"
     return ""
