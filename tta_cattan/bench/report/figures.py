@@ -162,7 +162,7 @@ def reliability(bins: Mapping[str, ReliabilityBins]) -> Figure:
     across = min(4, len(bins))
     down = math.ceil(len(bins) / across)
     with styled():
-        figure, panels = _figure(height=2.35 * down, rows=down, columns=across, width=_WIDTH * max(across, 2) / 4)
+        figure, panels = _figure(height=0.2 + 2.1 * down, rows=down, columns=across)
         for axes, (name, colour) in zip(panels, colours(bins).items(), strict=False):
             found = bins[name]
             width, most = 1 / len(found.count), max(found.count)
@@ -239,7 +239,6 @@ def _figure(
     legend: Mapping[str, str] | None = None,
     rows: int = 1,
     columns: int = 1,
-    width: float = _WIDTH,
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and its panels, with a legend of coloured squares above them: name -> text."""
@@ -247,7 +246,7 @@ def _figure(
     across = max(1, min(_LEGEND_COLUMNS, len(legend or {}), _CHARACTERS // (longest + 5)))
     height += _LEGEND_ROW * math.ceil(len(legend or {}) / across)
     # Not pyplot: it would keep every figure until it is closed, and ask for a screen.
-    figure = need("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
+    figure = need("matplotlib.figure").Figure(figsize=(_WIDTH, height), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel().tolist()
     if legend:
         patch = need("matplotlib.patches").Patch
