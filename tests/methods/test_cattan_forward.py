@@ -182,6 +182,19 @@ def test_a_layer_without_a_convolution_before_it_folds_only_its_variances():
     torch.testing.assert_close(method.fold()(x), method.predict(x), atol=1e-5, rtol=0)
 
 
+def test_domains_far_from_the_source_are_told_apart_by_their_own_spread():
+    method = build("cattan_forward")
+    for seed in range(4):
+        method(images(16, seed) + 6)
+    for seed in range(4):
+        method(images(16, seed) + 8)
+    assert len(method.target.domains) == 2, "half of the distance from the source would join them"
+    first, second = method.target.domains
+    x = images(16, 9) + 6
+    method.predict(x), method(x)
+    assert method.target.domain is first and first.spread < 5 and second.spread < 5
+
+
 def test_the_skew_of_class_frequencies():
     assert skew_of(None) == 0.0
     assert skew_of(torch.full((10,), 50.0)) == 0.0
@@ -291,8 +304,7 @@ def test_a_layer_without_its_subspace_is_refused(tmp_path):
     for given, options, text in (
         (without, {"layer": "backbone", "d": 6}, "hold none"),
         (None, {"layer": "backbone", "d": 6}, "hold none"),
-        (source, {"layer": "backbone", "d": 21}, "hold 20 directions of 'backbone'"),
-        (source, {"layer": "bottleneck", "d": 6}, "at layer 'bottleneck'"),
+        (source, {"layer": "bottleneck", "d": 6}, "hold that of 'backbone'"),
         (source, {"layer": "backbon", "d": 6}, "not a module of ShotNetwork. Did you mean"),
     ):
         with pytest.raises(UserError, match=text):

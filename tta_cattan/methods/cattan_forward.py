@@ -68,6 +68,7 @@ class Domain:
 
     signature: Tensor
     signature_count: float
+    spread: float  # mean distance of one of its images from its signature
     last: int = 0  # when it was met last
     count: float = 0.0  # images in its moments
     batches: int = 0
@@ -154,7 +155,7 @@ class CATTAnForward(AdaptationMethod):
     scale: float = key(0.02, "divergence from the source at which a layer goes halfway to the target", above(0))
     skew: float = key(10.0, "weight of unequal class frequencies as the cause of a shift", at_least(0))
     layer: str = key("", "module whose output is projected onto the source's subspace; '' = none")
-    d: int = key(128, "directions of that subspace", at_least(1))
+    d: int = key(256, "directions of that subspace, at most", at_least(1))
     source_moments: str = key(
         "auto",
         "'auto' = the file in CKPT_DIR, fitted and cached where the benchmark has source data; 'none' = the model's "
@@ -229,12 +230,12 @@ class CATTAnForward(AdaptationMethod):
         """Return basis and mean of the source at ``layer``, or say what is missing."""
         find_layer(model, self.layer)
         known = None if self.source is None else self.source.subspace
-        if known is None or known.mean is None or known.layer != self.layer or known.d < self.d:
-            held = "none" if known is None else f"{known.d} directions of {known.layer!r}"
+        if known is None or known.mean is None or known.layer != self.layer:
+            held = "none" if known is None else f"that of {known.layer!r}"
             raise UserError(
-                f"{self.title} needs {self.d} directions of the source at layer {self.layer!r}, and the source moments "
-                f"hold {held}: make them with fit_source_moments(model, batches, layer={self.layer!r}) or `tta-cattan "
-                f"fit-source`, or set {self.node}.LAYER '' (layer='') or a smaller D (d=)"
+                f"{self.title} needs the source's subspace at layer {self.layer!r}, and the moments hold {held}: "
+                f"make them with fit_source_moments(model, batches, layer={self.layer!r}) or `tta-cattan fit-source`, "
+                f"or set {self.node}.LAYER '' (layer='')"
             )
         return known.basis, known.mean
 
@@ -443,16 +444,20 @@ class _Pass:
         near = self.method.near + 0.5 / n
         if self.method.source is None:  # one class looks like another domain to a signature that nobody has fitted
             near += 0.5 * skew_of(target.frequencies)
+        # Of too few images the spread is not known: the distance from the source alone decides then.
+        spread = float(distance(found, signature).mean()) if images >= _FEWEST else from_source
         if target.known:
-            place = 0 if target.domains else self.begin(signature, n) if self.adapting else -1
+            place = 0 if target.domains else self.begin(signature, n, spread) if self.adapting else -1
         elif from_source <= near:
             place = -1
-        elif place < 0 or distances[place] > max(self.method.near, 0.5 * from_source):
-            place = self.begin(signature, n) if self.adapting else -1
+        elif place < 0 or distances[place] > self.reach(target.domains[place], from_source):
+            place = self.begin(signature, n, spread) if self.adapting else -1
         elif self.adapting:
             domain = target.domains[place]
             domain.signature_count = min(domain.signature_count + n, float(self.method.memory))
-            domain.signature = torch.lerp(domain.signature, signature, n / domain.signature_count)
+            share = n / domain.signature_count
+            domain.signature = torch.lerp(domain.signature, signature, share)
+            domain.spread += share * (spread - domain.spread)
         self.domain = target.domains[place] if place >= 0 else None
         if self.adapting:
             target.current = place
@@ -473,12 +478,19 @@ class _Pass:
             target.recent = torch.lerp(target.recent, signature, n / target.recent_count)
         return target.recent, target.recent_count
 
-    def begin(self, signature: Tensor, n: float) -> int:
+    def reach(self, domain: Domain, from_source: float) -> float:
+        """Return the distance up to which a batch, ``from_source`` away from the source, is of a domain.
+
+        Note: where all domains are far from the source, half of that is no measure: their own spread is.
+        """
+        return max(self.method.near, 0.5 * min(from_source, domain.spread))
+
+    def begin(self, signature: Tensor, n: float, spread: float) -> int:
         """Remember a new domain, in the place of the one not met for longest where there is no other."""
         domains = self.target.domains
         if len(domains) >= self.method.slots:
             domains.remove(min(domains, key=lambda domain: domain.last))
-        domains.append(Domain(signature.clone(), n))
+        domains.append(Domain(signature.clone(), n, spread))
         return len(domains) - 1
 
     def plan(self, domain: Domain, images: float) -> None:
