@@ -114,7 +114,7 @@ def scan(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndar
 def thin_out(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Drop 18 % per severity of the half of the points that is nearest to one of them, so that the density varies."""
     near = np.argsort(np.linalg.norm(points - points[rng.integers(len(points))], axis=1))[: len(points) // 2]
-    kept = np.delete(np.arange(len(points)), rng.permutation(near)[: round(0.18 * severity * len(near))])
+    kept: np.ndarray = np.delete(np.arange(len(points)), rng.permutation(near)[: round(0.18 * severity * len(near))])
     return take_points(points[rng.permutation(kept)], len(points))
 
 
