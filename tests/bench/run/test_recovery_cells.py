@@ -49,10 +49,8 @@ def test_thresholds_repeat_no_cell_and_hypotheses_do(tmp_path):
 def test_offline_results_do_not_depend_on_the_recovery_keys(tmp_path):
     file, save = tmp_path / "tent.yaml", tmp_path / "save"
     for k in (2, 3):
-        settings = (
-            "CORRUPTION: {DATASET: digits_c}\nTEST: {PROTOCOL: offline}\nMODEL: {ADAPTATION: tent, ARCH: small_resnet}"
-        )
-        file.write_text(f"{settings}\nRECOVERY: {{K: {k}}}\n")
+        data = "CORRUPTION: {DATASET: digits_c, SEVERITY: [5]}\nTEST: {PROTOCOL: offline}\n"
+        file.write_text(f"{data}MODEL: {{ADAPTATION: tent, ARCH: small_resnet}}\nRECOVERY: {{K: {k}}}\n")
         assert main(["--cfg", str(file), *overrides(save, **SMALL)]) == 0
     assert len(read_cells(save)) == 1
 
