@@ -30,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 SLICE = 120  # seconds of one property, at most, before the next has its turn
 SLOW = 10  # processor seconds that an input may take
-HANGS = 120  # seconds after which the process is killed
+HANGS = 600  # seconds after which the process is killed
 MEMORY = 6 << 30  # bytes of address space; torch alone takes more than 2
 LONGEST = 4096  # bytes of an input
 INSTRUMENTED = ["tta_cattan.util", "tta_cattan.config", "tta_cattan.alignment", "tta_cattan.bench", "yaml", "zipfile"]

@@ -140,8 +140,8 @@ def checked_array(
 
 
 def checked_labels(name: str, labels: np.ndarray, n: int | None, num_classes: int, remedy: str = _GET_AGAIN) -> Any:
-    """Return ``n`` labels (None: any number) of ``num_classes`` classes, as they are."""
-    return checked_array(name, labels, "integer", (n,), 0, num_classes - 1, remedy)
+    """Return ``n`` labels (None: any number) of ``num_classes`` classes, as int64 of this machine's byte order."""
+    return checked_array(name, labels, "integer", (n,), 0, num_classes - 1, remedy).astype("int64")
 
 
 def checked_tensor(

@@ -36,18 +36,18 @@ def read_npz(path: str | Path, names: Sequence[str]) -> list[np.ndarray]:
         ) from error
 
 
-def check_images(path: str | Path, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
-    """Refuse anything but RGB images (uint8, N x H x W x 3) with N labels."""
+def check_images(path: str | Path, images: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """Return the labels of N images; refuse anything but RGB images (uint8, N x H x W x 3) with N labels."""
     remedy = "write x (uint8, N x H x W x 3) and y (N integers) with numpy.savez"
     checked_array(f"x in {path}", images, "uint8", (None, None, None, 3), remedy=remedy)
-    checked_labels(f"y in {path}", labels, len(images), num_classes, remedy)
+    return checked_labels(f"y in {path}", labels, len(images), num_classes, remedy)
 
 
 def load_npz(path: str | Path, num_classes: int) -> TensorDataset:
     """Return the images and labels of an ``.npz`` file with ``x`` (uint8, N x H x W x 3) and ``y``."""
     images, labels = read_npz(path, ("x", "y"))
-    check_images(path, images, labels, num_classes)
-    return TensorDataset(to_tensor(images), torch.from_numpy(labels).long())
+    labels = check_images(path, images, labels, num_classes)
+    return TensorDataset(to_tensor(images), torch.from_numpy(labels))
 
 
 def identity_of_rows(path: Path, rows: slice, more: Sequence[str] = ()) -> str:
