@@ -17,7 +17,7 @@ PLAIN = "plain network"
 
 def measure(tiny: bool = False) -> list[Line]:
     """Time TENT, CATTAn and CATTAn+ at batch 1, 16 and 64, and the switch between two streams at batch 1."""
-    name, size, batches = ("resnet18", 32, (1, 2)) if tiny else ("resnet50", 112, (1, 16, 64))
+    name, size, batches = ("resnet18", 32, (1, 2)) if tiny else ("resnet50", 64, (1, 16, 64))
     plain = network(name).requires_grad_(False)
     models = {kind.title: kind(copy.deepcopy(plain)) for kind in (Tent, CATTAn, CATTAnPlus)}
     lines = []
