@@ -72,7 +72,18 @@ def search(name: str, run: Callable[[bytes], object], folder: Path, seconds: flo
     if atheris:
         limits = [f"-max_total_time={int(seconds)}", f"-timeout={HANGS}", f"-max_len={LONGEST}", "-len_control=0"]
         where = [f"-artifact_prefix={folder}/findings/{name}-", str(corpus)]
-        atheris.Setup([sys.argv[0], *limits, f"-seed={seed + 1}", "-rss_limit_mb=0", "-verbosity=0", *where], one)
+        atheris.Setup(
+            [
+                sys.argv[0],
+                *limits,
+                f"-seed={seed + 1}",
+                "-rss_limit_mb=0",
+                f"-report_slow_units={HANGS}",
+                "-verbosity=0",
+                *where,
+            ],
+            one,
+        )
         atheris.Fuzz()
     while not atheris and time.monotonic() < end:
         one(pick.randbytes(pick.randrange(1, LONGEST)))
