@@ -7,16 +7,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 # A shell's background job ignores Ctrl-C, and so do its children; the tests need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Minutes each: first, so that no core waits for them at the end.
+SLOW = ("test_ray_launcher", "test_docs", "test_static", "test_point_clouds")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: item.path.stem not in SLOW)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
     """Keep torch on one thread: the tensors are small, and the threads would only wait for each other."""
+    import torch  # here: the process that hands out the tests needs none
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -107,7 +107,7 @@ def test_images_in_0_to_255(setting, caplog):
 
 def test_shifted_labels_are_named(setting, caplog):
     (line,) = told(setting, caplog, labels=lambda y: (y + 1) % 10)
-    assert "no better than chance (12.8): the labels are shifted by a constant, it seems" in line
+    assert "(by chance 12.8): the labels are shifted by a constant, it seems" in line
 
 
 def test_a_model_of_another_pre_processing_is_named(setting, caplog):
@@ -127,6 +127,21 @@ def test_a_model_of_another_pre_processing_is_named(setting, caplog):
     other = replace(found, loaded=LoadedModel.of(model, "a test"), subspace=None)
     lines = told((cfg, other), caplog)
     assert len(lines) == 1 and "the model takes images in [0, 255], it seems" in lines[0]
+
+
+def test_a_cause_is_named_where_some_predictions_are_right(setting, caplog):
+    cfg, found = setting
+
+    class Normalised(nn.Module):
+        """A network for images around 0, which prefers three of its classes."""
+
+        def forward(self, x):
+            return nearest_template()(0.25 * x + 0.45) + 3 * (torch.arange(10) < 3)
+
+    other = replace(found, loaded=LoadedModel.of(Normalised(), "a test"), subspace=None)
+    (line,) = told((cfg, other), caplog)
+    right = int(line.split("right on ")[1].split()[0])
+    assert 20 < right < 64 and "it seems; otherwise 100 % of them would be right" in line
 
 
 def test_a_model_that_knows_nothing_gets_the_list_of_causes(setting, caplog):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from tta_cattan.bench.report.streams import StreamFacts
 
-_WIDTH = 7.5  # inches; on a phone the page scales it down, and the text must stay legible
-_CHARACTERS = 95  # of a legend in one line
+_WIDTH = 6.6  # inches; on a phone the page scales it down, and the text must stay legible
+_CHARACTERS = 78  # of a legend in one line
 _LEGEND_ROW = 0.25
 _LEGEND_COLUMNS = 7
 
@@ -162,7 +162,7 @@ def reliability(bins: Mapping[str, ReliabilityBins]) -> Figure:
     across = min(4, len(bins))
     down = math.ceil(len(bins) / across)
     with styled():
-        figure, panels = _figure(height=2.35 * down, rows=down, columns=across, width=_WIDTH * max(across, 2) / 4)
+        figure, panels = _figure(height=0.2 + 2.1 * down, rows=down, columns=across)
         for axes, (name, colour) in zip(panels, colours(bins).items(), strict=False):
             found = bins[name]
             width, most = 1 / len(found.count), max(found.count)
@@ -198,8 +198,7 @@ def dimension(curve: Mapping[str, Sequence[float]], chosen: int, title: str = ""
                 style = "--" if key == "bound" else "-"
                 axes.plot(*zip(*points, strict=True), style, color=colour, linewidth=1.4, label=name)
         axes.axvline(chosen, color=INK, linestyle=":", linewidth=1.2, label=f"d = {chosen}")
-        axes.set(yscale="log", xlabel="d", ylabel="gap  e(d) − e(d+1)")
-        axes.set_title(label(title), loc="right")
+        axes.set(yscale="log", xlabel=label(f"d ({title})" if title else "d"), ylabel="gap  e(d) − e(d+1)")
         axes.xaxis.set_major_locator(need("matplotlib.ticker").MaxNLocator(integer=True))
         _plain_ticks(axes.yaxis)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
@@ -224,13 +223,13 @@ def cost(measures: Mapping[str, Mapping[str, float]], show: Mapping[str, Callabl
                         va="center",
                         fontsize=8.5,
                     )
-            axes.set_title(label(measure), loc="left")
+            axes.set_title(label(measure), loc="left", fontsize=10)
             axes.set_yticks(range(len(names)), [label(name) for name in names])
             axes.tick_params(length=0)
             axes.set_xticks([])
             axes.grid(visible=False)
             axes.spines["bottom"].set_visible(False)
-            axes.margins(x=0.5)
+            axes.margins(x=0.9)  # room for the values
         panels[0].invert_yaxis()  # shared
     return figure
 
@@ -240,7 +239,6 @@ def _figure(
     legend: Mapping[str, str] | None = None,
     rows: int = 1,
     columns: int = 1,
-    width: float = _WIDTH,
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and its panels, with a legend of coloured squares above them: name -> text."""
@@ -248,7 +246,7 @@ def _figure(
     across = max(1, min(_LEGEND_COLUMNS, len(legend or {}), _CHARACTERS // (longest + 5)))
     height += _LEGEND_ROW * math.ceil(len(legend or {}) / across)
     # Not pyplot: it would keep every figure until it is closed, and ask for a screen.
-    figure = need("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
+    figure = need("matplotlib.figure").Figure(figsize=(_WIDTH, height), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel().tolist()
     if legend:
         patch = need("matplotlib.patches").Patch

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _POINTS = "accuracy (%)"
 # Panels of the cost figure, with the format of their numbers.
-_TIME = "ms per image (× Source)"
+_TIME = "ms/image (× Source)"
 _COST = {
     _TIME: "{:.2f}".format,
     "peak memory (MB)": "{:,.0f}".format,
-    "kept beside TENT's (kB)": "{:,.1f}".format,
+    "kept, vs TENT (kB)": "{:,.1f}".format,
 }
 
 
@@ -203,7 +203,7 @@ def _cost(summary: Summary) -> Plot | None:
         if (method, "peak_memory") in mean:
             measures["peak memory (MB)"][method] = mean[method, "peak_memory"] / 1e6
         if (method, "extra_bytes") in mean:
-            measures["kept beside TENT's (kB)"][method] = mean[method, "extra_bytes"] / 1e3
+            measures["kept, vs TENT (kB)"][method] = mean[method, "extra_bytes"] / 1e3
     measures = {title: values for title, values in measures.items() if values}
     if not measures:
         return None
@@ -213,7 +213,7 @@ def _cost(summary: Summary) -> Plot | None:
         show[_TIME] = lambda value: f"{value:.2f} ({value / per_image:.1f} ×)"
     else:
         measures = {title.removesuffix(" (× Source)"): values for title, values in measures.items()}
-        show["ms per image"] = _COST[_TIME]
+        show["ms/image"] = _COST[_TIME]
     notes = {
         "ms": "Time: wall time of all passes over a domain, per image.",
         "peak": "Memory: of the process (CPU) or given out by torch (CUDA).",

@@ -38,7 +38,7 @@ _RC: Mapping[str, Any] = {
     "axes.titlesize": 10,
     "axes.titleweight": "bold",
     "font.family": "sans-serif",
-    "font.size": 10,
+    "font.size": 11,
     "grid.alpha": 0.15,
     "grid.color": INK,
     "legend.frameon": False,
