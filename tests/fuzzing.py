@@ -26,7 +26,8 @@ FAST = settings(derandomize=True, max_examples=40, deadline=None, database=None)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats()
 EXACT = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | TEXT
-JSON = st.recursive(st.none() | st.booleans() | NUMBERS | TEXT, lambda of: st.lists(of) | st.dictionaries(TEXT, of))
+LEAVES = st.none() | st.booleans() | NUMBERS | TEXT
+JSON = st.recursive(LEAVES, lambda of: st.lists(of, max_size=3) | st.dictionaries(TEXT, of, max_size=3), max_leaves=5)
 FRACTION = st.floats(0, 1, exclude_max=True)
 EDITS = st.lists(st.tuples(FRACTION, st.integers(0, 9), st.binary(max_size=9)), max_size=4)
 FLOATS = st.sampled_from([0.0, 1.0, -1.0, 1e-30, 1e30, -1e30, np.nan, np.inf, 0.5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from tta_cattan import (
     select_dimension,
     setup_model,
 )
-from tta_cattan.methods import IP, Norm, Shot, Source, Tent
+from tta_cattan.methods import IP, CATTAnForward, Norm, Shot, Source, Tent
 
 FEATURES = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
 IMAGES = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -115,6 +116,11 @@ CALLS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "text for a switch of CATTAn+": (lambda: CATTAnPlus(net(), mirror="no"), ["mirror = 'no'", "true or false"]),
     "a weight that is not a number": (cattan(lambda_lr=float("nan")), ["lambda_lr = nan", "finite"]),
     "a negative rate": (cattan(phi_lr=-1), ["phi_lr = -1", "must be >= 0"]),
+    "no memory in CATTAn-F": (lambda: CATTAnForward(net(), memory=0), ["memory = 0", "must be >= 1"]),
+    "no slot in CATTAn+": (lambda: CATTAnPlus(net(), slots=0), ["slots = 0", "must be >= 1"]),
+    "no distance in CATTAn+": (lambda: CATTAnPlus(net(), near=math.nan), ["near = nan", "must be finite"]),
+    "an option of CATTAn for CATTAn-F": (lambda: CATTAnForward(net(), phi_lr=1.0), ["has no option 'phi_lr'"]),
+    "an integer that fits no machine": (tent(steps=10**30), ["steps = 1000", "must fit 64 bits"]),
     "a decay above one": (cattan(decay=5), ["decay = 5", "(0, 1]"]),
     "an option that is none": (tent(learning_rate=1.0), ["Tent has no option 'learning_rate'"]),
     "a layer that is none": (cattan(layer="9"), ["layer = '9'", "0, 1, 2, 3, 4"]),

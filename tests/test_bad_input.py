@@ -240,6 +240,10 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     ),
     "a PNG bomb": (image_files(lambda p: bad.png(p / "a.png", 60000, 60000)), ["a.png cannot be read", "get it again"]),
     "a smaller PNG bomb": (image_files(lambda p: bad.png(p / "a.png", 12000, 12000)), ["12,000 x 12,000 pixels"]),
+    "PostScript for an image": (
+        image_files(lambda p: bad.text(p / "a.png", "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")),
+        ["a.png cannot be read", "get it again"],
+    ),
     "a pipe for an image": (image_files(lambda p: bad.fifo(p / "a.png")), ["a.png is a pipe, not a file"]),
     "an unknown corruption of digits": (run(CORRUPTION__TYPE="fogg"), ["CORRUPTION.TYPE has 'fogg'", "'fog'?"]),
     "a domain that is missing": (
@@ -310,6 +314,9 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "a pickle for a subspace": (basis(lambda p: bad.malicious(p, p.parent / "ran")), ["is not a subspace file"]),
     "half a subspace file": (basis(lambda p: bad.truncated(bad.subspace(p))), ["is not a subspace file"]),
     "a subspace of gigabytes": (basis(lambda p: bad.huge(p, 1 << 31)), ["2,147,483,648 bytes", "more than"]),
+    "a subspace of negative variance": (
+        basis(lambda p: bad.subspace(p, eigenvalues=-torch.ones(8))), ["'eigenvalues' in", "value -1", ">= 0"],
+    ),
     "a subspace with NaN": (basis(lambda p: bad.subspace(p, mean=torch.full((64,), torch.nan))), ["holds NaN or Inf"]),
     "a subspace that is not orthonormal": (
         basis(lambda p: bad.subspace(p, basis=torch.ones(64, 8))), ["is damaged: its basis is not orthonormal"],

@@ -30,29 +30,15 @@ if TYPE_CHECKING:
     from tta_cattan.util.keys import above, at_least, key, one_of, within
 
 # Looked up on first use: importing torch takes seconds, and `tta-cattan --help` must not.
-_EXPORTS = {
-    "ADAPTATION_REGISTRY": "tta_cattan.methods",
-    "AdaptationMethod": "tta_cattan.methods",
-    "CATTAn": "tta_cattan.methods",
-    "CATTAnForward": "tta_cattan.methods",
-    "CATTAnPlus": "tta_cattan.methods",
-    "Monitor": "tta_cattan.monitor",
-    "SourceMoments": "tta_cattan.alignment",
-    "Subspace": "tta_cattan.alignment",
-    "UserError": "tta_cattan.util.errors",
-    "above": "tta_cattan.util.keys",
-    "at_least": "tta_cattan.util.keys",
-    "cfg": "tta_cattan.config",
-    "fit_source": "tta_cattan.alignment",
-    "fit_source_moments": "tta_cattan.alignment",
-    "fit_subspace": "tta_cattan.alignment",
-    "key": "tta_cattan.util.keys",
-    "load_cfg": "tta_cattan.config",
-    "one_of": "tta_cattan.util.keys",
-    "select_dimension": "tta_cattan.alignment",
-    "setup_model": "tta_cattan.methods",
-    "within": "tta_cattan.util.keys",
+_MODULES = {
+    "alignment": "SourceMoments Subspace fit_source fit_source_moments fit_subspace select_dimension",
+    "config": "cfg load_cfg",
+    "methods": "ADAPTATION_REGISTRY AdaptationMethod CATTAn CATTAnForward CATTAnPlus setup_model",
+    "monitor": "Monitor",
+    "util.errors": "UserError",
+    "util.keys": "above at_least key one_of within",
 }
+_EXPORTS = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names.split()}
 _SUBMODULES = ("losses", "metrics")
 
 __all__ = [

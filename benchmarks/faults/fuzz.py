@@ -30,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 SLICE = 120  # seconds of one property, at most, before the next has its turn
 SLOW = 10  # processor seconds that an input may take
-HANGS = 120  # seconds after which the process is killed
+HANGS = 600  # seconds after which the process is killed
 MEMORY = 6 << 30  # bytes of address space; torch alone takes more than 2
 LONGEST = 4096  # bytes of an input
 INSTRUMENTED = ["tta_cattan.util", "tta_cattan.config", "tta_cattan.alignment", "tta_cattan.bench", "yaml", "zipfile"]
@@ -72,7 +72,18 @@ def search(name: str, run: Callable[[bytes], object], folder: Path, seconds: flo
     if atheris:
         limits = [f"-max_total_time={int(seconds)}", f"-timeout={HANGS}", f"-max_len={LONGEST}", "-len_control=0"]
         where = [f"-artifact_prefix={folder}/findings/{name}-", str(corpus)]
-        atheris.Setup([sys.argv[0], *limits, f"-seed={seed + 1}", "-rss_limit_mb=0", "-verbosity=0", *where], one)
+        atheris.Setup(
+            [
+                sys.argv[0],
+                *limits,
+                f"-seed={seed + 1}",
+                "-rss_limit_mb=0",
+                f"-report_slow_units={HANGS}",
+                "-verbosity=0",
+                *where,
+            ],
+            one,
+        )
         atheris.Fuzz()
     while not atheris and time.monotonic() < end:
         one(pick.randbytes(pick.randrange(1, LONGEST)))

@@ -17,7 +17,7 @@ PLAIN = "plain network"
 
 def measure(tiny: bool = False) -> list[Line]:
     """Time TENT, CATTAn and CATTAn+ at batch 1, 16 and 64, and the switch between two streams at batch 1."""
-    name, size, batches = ("resnet18", 32, (1, 2)) if tiny else ("resnet50", 112, (1, 16, 64))
+    name, size, batches = ("resnet18", 32, (1, 2)) if tiny else ("resnet50", 64, (1, 16, 64))
     plain = network(name).requires_grad_(False)
     models = {kind.title: kind(copy.deepcopy(plain)) for kind in (Tent, CATTAn, CATTAnPlus)}
     lines = []
@@ -27,7 +27,8 @@ def measure(tiny: bool = False) -> list[Line]:
         for title, model in models.items():
             sides[f"{title}, predict"] = lambda x=x, model=model: model.predict(x)
             sides[f"{title}, adapt"] = lambda x=x, model=model: model(x)
-        rounds = interleaved(sides, rounds=1 if tiny or batch > 16 else 3, calls=1 if tiny else max(1, 8 // batch))
+        few = tiny or batch > 1
+        rounds = interleaved(sides, 1 if few else 3, warmups=0 if batch > 16 else 1, calls=1 if few else 8)
         what = f"{name}, batch {batch}, {size} px"
         lines += [rounds.line(f"{side}, {what}", side, PLAIN) for side in sides if side != PLAIN]
     return [*lines, *_streams(models[CATTAnPlus.title], plain, name, size, tiny)]

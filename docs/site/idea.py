@@ -13,8 +13,8 @@ Vector = tuple[float, float, float]
 _CLASSES = ("#3f88d8", "#e2543f", "#2aa79b")
 _CENTRES = ((-0.62, -0.42), (0.66, -0.3), (0.02, 0.62))
 _STYLE = """
-text { font: 15px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24292f; }
-.small { font-size: 13px; fill: #5c6672; }
+text { font: 20px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24292f; }
+.small { font-size: 17px; fill: #5c6672; }
 .maths { font-style: italic; font-family: Georgia, "Times New Roman", serif; }
 .plane { fill: #8b949e; fill-opacity: .13; stroke: #8b949e; } .target { fill: #c99a12; stroke: #c99a12; }
 .line { stroke: #24292f; stroke-width: 1.6; fill: none; } .tip { fill: #24292f; }
@@ -77,8 +77,8 @@ def arrow(x: float, y: float, above: str, below: str) -> str:
 def caption(x: float, title: str, line: str) -> str:
     """Return the words below a panel."""
     return (
-        f'<text x="{x}" y="262" text-anchor="middle">{title}</text>'
-        f'<text x="{x}" y="284" text-anchor="middle" class="small">{line}</text>'
+        f'<text x="{x}" y="264" text-anchor="middle">{title}</text>'
+        f'<text x="{x}" y="289" text-anchor="middle" class="small">{line}</text>'
     )
 
 
@@ -89,21 +89,21 @@ def picture() -> str:
         plane(source, 8), borders(source, 8), clouds(source, 8, 0.15, True),
         plane(target, 44, "target"), clouds(target, 44, 0.17, False),
         plane(aligned, 8), borders(aligned, 8), clouds(aligned, 8, 0.17, True),
-        '<text x="30" y="92" class="maths">W<tspan dy="4" font-size="11">s</tspan></text>',
-        '<text x="356" y="44" class="maths">W<tspan dy="4" font-size="11">t</tspan></text>',
+        '<text x="30" y="92" class="maths">W<tspan dy="4" font-size="14">s</tspan></text>',
+        '<text x="356" y="44" class="maths">W<tspan dy="4" font-size="14">t</tspan></text>',
         '<text x="315" y="150" text-anchor="middle" class="small">shift</text>',
         '<path class="line" stroke-dasharray="2 4" d="M298,162 h34"/>',
-        arrow(608, 150, "Φ", "align, adapt"),
+        arrow(608, 150, "Φ", "align"),
         caption(150, "Source subspace", "fitted once; ships with the model"),
         caption(468, "Target subspace", "from unlabelled test data"),
-        caption(812, "Prediction", "z ↦ z Wₜ Φ Wₛᵀ, the same classifier"),
+        caption(812, "Prediction", "z ↦ z Wₜ Φ Wₛᵀ, same classifier"),
     ]  # fmt: skip
     label = (
         "Source features span one subspace, target features another. CATTAn learns the map between them, and the "
         "source classifier predicts."
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 300" role="img" aria-label="{label}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 304" role="img" aria-label="{label}">'
         f"<style>{_STYLE}</style>\n" + "\n".join(parts) + "\n</svg>\n"
     )
 

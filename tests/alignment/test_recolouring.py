@@ -140,6 +140,7 @@ def test_a_file_and_back(tmp_path):
         (lambda t, h: t.update({"cov.norm1": torch.eye(3)}), "do not fit each other"),
         (lambda t, h: t.update({"mean.norm1": torch.full((6,), float("nan"))}), "holds NaN or Inf"),
         (lambda t, h: t.update({"other": torch.eye(3)}), "is damaged"),
+        (lambda t, h: t["cov.norm1"].neg_(), "do not fit each other"),
         (lambda t, h: h.update(count="-1"), "its count is -1"),
         (lambda t, h: h.update(format="tta-cattan-subspace-2"), "but not a moments file"),
     ],

@@ -208,7 +208,7 @@ def test_methods_take_their_settings_from_the_files_beside(tmp_path):
 
 def test_methods_whose_files_ask_for_other_data_are_not_compared(tmp_path, capsys):
     for name, severity in (("tent", 5), ("norm", 3)):
-        data = f"CORRUPTION: {{DATASET: digits_c, SEVERITY: [{severity}]}}\n"
+        data = f"CORRUPTION: {{DATASET: digits_c, SEVERITY: [{severity}]}}\nTEST: {{PROTOCOL: offline}}\n"
         (tmp_path / f"{name}.yaml").write_text(f"{data}MODEL: {{ADAPTATION: {name}, ARCH: small_resnet}}\n")
     arguments = ["--cfg", str(tmp_path / "tent.yaml"), "--methods", "tent,norm", *overrides(tmp_path / "save")]
     assert main(arguments) == 2

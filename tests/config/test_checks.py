@@ -44,6 +44,7 @@ RANGES = [
             "TEST.EPOCHS",
             "CATTAN_FORWARD.SLOTS",
             "CATTAN_FORWARD.MEMORY",
+            "CATTAN_FORWARD.D",
         )
     ),
     ("IP.WIDTH", [1, 1024], [0, 10**9], "must be in [1, 1024]"),

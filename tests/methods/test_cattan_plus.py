@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from small_networks import build, images, run, snapshot, target_batches
+
+from tta_cattan.bench.run.plan import plan_rows
+from tta_cattan.config import find_config
 
 
 def test_in_a_stream_it_is_cattan_f_and_no_parameter_moves():
@@ -33,3 +37,10 @@ def test_a_whole_set_is_one_domain_and_all_of_it_counts():
     torch.testing.assert_close(method.target.domain.moments["norm1"].mean, expected.mean(1), rtol=1e-3, atol=1e-4)
     method.reset(keep_known=True)
     assert method.predict(images(4, 1)).shape == (4, 5) and not method.target.domains
+
+
+@pytest.mark.parametrize("folder", ["office31", "office31_features", "officehome", "officehome_features"])
+@pytest.mark.parametrize("name", ["cattan_forward", "cattan_plus"])
+def test_the_configs_of_domains_name_the_layer_to_project(folder, name):
+    (row,) = plan_rows(find_config(f"cfgs/{folder}/cattan.yaml"), [], [name])
+    assert row.cfg[name.upper()].LAYER == "backbone"

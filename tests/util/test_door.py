@@ -91,7 +91,9 @@ def test_real_numbers_are_finite(value):
 
 
 def test_labels_are_integers_of_the_classes():
-    assert checked_labels("y", np.array([0, 9], np.uint8), 2, 10).tolist() == [0, 9]
+    for dtype in ("uint8", ">i4", "uint64"):
+        found = checked_labels("y", np.array([0, 9], dtype), 2, 10)
+        assert found.tolist() == [0, 9] and found.dtype == np.dtype("=i8")
     for labels in ([0, 10], [-1, 3]):
         with pytest.raises(UserError, match=r"y has values from .* they must be in \[0, 9\]"):
             checked_labels("y", np.array(labels), 2, 10)

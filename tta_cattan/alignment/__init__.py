@@ -31,37 +31,3 @@ from tta_cattan.alignment.fitting import (
 from tta_cattan.alignment.recolouring import SourceMoments, fit_source_moments
 from tta_cattan.alignment.subspace import Subspace, orthonormality_error, reorthonormalize
 from tta_cattan.alignment.tracker import SubspaceTracker
-
-__all__ = [
-    "REDUCTIONS",
-    "Aligned",
-    "AlignedHead",
-    "AlignedLayer",
-    "FeatureMoments",
-    "SourceMoments",
-    "Subspace",
-    "SubspaceTracker",
-    "TargetClasses",
-    "alignment_cost",
-    "balancing_offset",
-    "change_weight",
-    "class_discriminants",
-    "classifier_subspace",
-    "closed_form",
-    "eigenvalue_gaps",
-    "fit_class_structure",
-    "fit_source",
-    "fit_source_moments",
-    "fit_subspace",
-    "fold_alignment",
-    "left_out_densities",
-    "matching_temperature",
-    "orthonormality_error",
-    "project_classifier",
-    "reorthonormalize",
-    "sample_weight",
-    "select_dimension",
-    "stability_bound",
-    "stability_curve",
-    "subspace_of_moments",
-]

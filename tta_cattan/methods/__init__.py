@@ -29,23 +29,6 @@ if TYPE_CHECKING:
 
     from tta_cattan.alignment import SourceMoments, Subspace
 
-__all__ = [
-    "ADAPTATION_REGISTRY",
-    "IP",
-    "AdaptationMethod",
-    "Batches",
-    "CATTAn",
-    "CATTAnForward",
-    "CATTAnPlus",
-    "Norm",
-    "Shot",
-    "Source",
-    "Target",
-    "Tent",
-    "TentPlus",
-    "method_title",
-    "setup_model",
-]
 
 logger = logging.getLogger(__name__)
 

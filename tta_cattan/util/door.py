@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +39,23 @@ def regular_file(path: str | os.PathLike[str], remedy: str = "move it away or gi
     return Path(path)
 
 
+@contextmanager
+def parsing(problem: str, remedy: str) -> Iterator[None]:
+    """Turn whatever damaged bytes make a parser raise inside the block into ``problem (why): remedy``."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{problem} ({first_line(error)}): {remedy}") from error
+
+
 def open_npy(path: str | os.PathLike[str], remedy: str = _GET_AGAIN) -> np.ndarray:
     """Return the array of an ``.npy`` file as a memory map; no code in it is run."""
     import numpy as np
 
-    try:
+    with parsing(f"{os.fspath(path)} is not an .npy file", remedy):
         array = np.load(regular_file(path, remedy), mmap_mode="r", allow_pickle=False)
-    except UserError:
-        raise
-    except Exception as error:  # damaged bytes make numpy's parser fail in any way
-        raise UserError(f"{os.fspath(path)} is not an .npy file ({first_line(error)}): {remedy}") from error
     if not isinstance(array, np.ndarray):
         array.close()
         raise UserError(f"{os.fspath(path)} is not an .npy file (it is an .npz archive): {remedy}")
@@ -56,16 +64,12 @@ def open_npy(path: str | os.PathLike[str], remedy: str = _GET_AGAIN) -> np.ndarr
 
 def read_json(path: str | os.PathLike[str], kind: str, remedy: str) -> dict[str, Any]:
     """Return the JSON object in a file of some ``kind``."""
-    try:
+    with parsing(f"{os.fspath(path)} is not {kind}", remedy):
         if (size := regular_file(path, remedy).stat().st_size) > _MOST_JSON:
             raise ValueError(f"{size:,} bytes are more than {_MOST_JSON:,}")
         value = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(value, dict):
             raise ValueError("it is not a JSON object")
-    except UserError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{os.fspath(path)} is not {kind} ({first_line(error)}): {remedy}") from error
     return value
 
 
@@ -78,19 +82,16 @@ def fitted_tensors(
     where their name begins with one of ``positive``.
     """
     import torch
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{kind} file {path} does not exist: make it with `tta-cattan fit-source --cfg ...`")
     if path.stat().st_size > most_bytes:
         raise UserError(f"{kind} file {path} has {path.stat().st_size:,} bytes: more than {most_bytes:,}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a {kind} file ({error}): {FIT_AGAIN}") from error
+    with parsing(f"{path} is not a {kind} file", FIT_AGAIN), safe_open(path, framework="pt") as file:
+        header = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     if header.pop("format", None) != form:
         raise UserError(f"{path} is a safetensors file, but not a {kind} file of the format {form!r}: {FIT_AGAIN}")
     facts: dict[str, Any] = {}
@@ -140,8 +141,8 @@ def checked_array(
 
 
 def checked_labels(name: str, labels: np.ndarray, n: int | None, num_classes: int, remedy: str = _GET_AGAIN) -> Any:
-    """Return ``n`` labels (None: any number) of ``num_classes`` classes, as they are."""
-    return checked_array(name, labels, "integer", (n,), 0, num_classes - 1, remedy)
+    """Return ``n`` labels (None: any number) of ``num_classes`` classes, as int64 of this machine's byte order."""
+    return checked_array(name, labels, "integer", (n,), 0, num_classes - 1, remedy).astype("int64")
 
 
 def checked_tensor(

@@ -137,10 +137,11 @@ def test_a_broken_jpeg_stops_a_run_by_name_or_is_left_out_by_key(tmp_path, caplo
     strict.check()
     with pytest.raises(UserError, match=r"image .*0003\.jpg cannot be read .*: get it again or remove it"):
         list(Stream(strict.target(Domain("Clipart")), 4, None, torch.device("cpu"), workers))
+    (root / "Clipart" / "mug" / "gone.png").symlink_to("nowhere")
     lenient = benchmark(tmp_path, target="Clipart", SKIP_CORRUPT=True)
     with caplog.at_level(logging.WARNING):
         lenient.check()
-    assert "Clipart: 2 of 12 images are corrupt and left out" in caplog.text and str(broken) in caplog.text
+    assert "Clipart: 3 of 13 images are corrupt and left out" in caplog.text and str(broken) in caplog.text
     batches = list(Stream(lenient.target(Domain("Clipart")), 4, None, torch.device("cpu"), workers))
     assert sum(len(batch.inputs) for batch in batches) == 10
     for image in (root / "Clipart" / "bike").iterdir():

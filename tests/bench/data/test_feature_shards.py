@@ -118,9 +118,15 @@ def impossible_label(folder):
     path.write_text(json.dumps({**json.loads(path.read_text()), "labels": [0, 1, 2, 3]}))
 
 
+def part_of_a_label(folder):
+    path = folder / "features-00001.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "labels": [0, 1, 2.7, 0]}))
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
+        (part_of_a_label, r"features-00001\.json is damaged \(its hash or labels"),
         (cut_rows, r"features-00001\.npy is not an \.npy file.*replaces what is damaged"),
         (change_a_bit, r"features-00001\.npy was changed after it was written.*replaces what is damaged"),
         (drop_the_labels, r"two is not finished \(features-00001\.json is missing\).*which resumes"),
@@ -209,6 +215,8 @@ def test_a_part_is_read_in_batches_too(domains, tmp_path):
         ({"n": "8"}, "its n is '8'"),
         ({"format": 2}, "its format is 2, and this version reads 1"),
         ({"dim": 0}, "out of range"),
+        ({"n": 10**18}, "out of range"),
+        ({"classes": [3]}, "its classes are not names"),
         ({"dtype": "object"}, "out of range"),
     ],
 )

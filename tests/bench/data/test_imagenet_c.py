@@ -80,7 +80,12 @@ def test_order_labels_and_pixels_are_robustbenchs(data_dir):
 def test_nothing_is_decoded_before_it_is_needed(data_dir, monkeypatch):
     opened = []
     real = Image.open
-    monkeypatch.setattr("tta_cattan.bench.data.image_files.Image.open", lambda path: opened.append(path) or real(path))
+
+    def read(path, **options):
+        opened.append(path)
+        return real(path, **options)
+
+    monkeypatch.setattr("tta_cattan.bench.data.image_files.Image.open", read)
     subject = benchmark(data_dir)
     subject.check()
     data = subject.target(FOG)

@@ -42,7 +42,7 @@ def test_a_lost_worker_is_one_line(tmp_path):
 
 
 def test_a_worker_ends_with_its_parent(monkeypatch):
-    for name in ("launchers.signal.signal", "processes.hide_progress", "cell.torch.set_num_threads"):  # ours stay
+    for name in ("launchers.signal.signal", "launchers.hide_progress", "cell.torch.set_num_threads"):  # ours stay
         monkeypatch.setattr(f"tta_cattan.bench.run.{name}", lambda *_: None)
     ours, theirs = multiprocessing.Pipe()
     ours.send_bytes(launchers.pickle.dumps(({}, [], {})))

@@ -15,7 +15,7 @@ from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 
-SMALL = {"CORRUPTION.TYPE": "contrast", "TEST.BATCH_SIZE": "32", "CATTAN.D": "8", "OPTIM.LR": "0.05"}
+SMALL = {"CORRUPTION.TYPE": "contrast", "TEST.BATCH_SIZE": "32", "OPTIM.LR": "0.05"}
 
 
 def recover(save, *methods: str, **changes: object) -> int:
@@ -24,7 +24,7 @@ def recover(save, *methods: str, **changes: object) -> int:
 
 
 def test_what_is_stored_is_enough_for_every_gate(tmp_path):
-    assert recover(tmp_path, "tent", "cattan") == 0
+    assert recover(tmp_path, "tent", "cattan", **{"CATTAN.D": 8}) == 0
     folder = run_folder(tmp_path)
     assert folder.name.endswith("-recovery")
     records = ResultsStore(folder).records()
@@ -47,9 +47,12 @@ def test_thresholds_repeat_no_cell_and_hypotheses_do(tmp_path):
 
 
 def test_offline_results_do_not_depend_on_the_recovery_keys(tmp_path):
+    file, save = tmp_path / "tent.yaml", tmp_path / "save"
     for k in (2, 3):
-        assert main(["--methods", "tent", *overrides(tmp_path, **{**SMALL, "RECOVERY.K": k})]) == 0
-    assert len(read_cells(tmp_path)) == 1
+        data = "CORRUPTION: {DATASET: digits_c, SEVERITY: [5]}\nTEST: {PROTOCOL: offline}\n"
+        file.write_text(f"{data}MODEL: {{ADAPTATION: tent, ARCH: small_resnet}}\nRECOVERY: {{K: {k}}}\n")
+        assert main(["--cfg", str(file), *overrides(save, **SMALL)]) == 0
+    assert len(read_cells(save)) == 1
 
 
 @pytest.mark.parametrize(("method", "said"), [("norm", "Norm adapts nothing")])

@@ -19,6 +19,7 @@ from tta_cattan.bench.source.training import Recipe, SourceStreams, evaluate, po
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.state import load_state, save_state
 
 CFG = "cfgs/digits_c/cattan.yaml"
 ROOT = Path(__file__).parents[3]
@@ -75,7 +76,7 @@ def test_a_kill_9_in_the_middle_changes_no_bit_of_the_result(tmp_path, one_threa
 
 
 def progress_of(checkpoint: Path) -> tuple[int, int]:
-    state = torch.load(checkpoint, weights_only=True)
+    state = load_state(checkpoint)
     return state["epoch"], state["done"]
 
 
@@ -163,7 +164,7 @@ def test_a_damaged_checkpoint_and_one_of_another_training_are_ignored(tmp_path, 
         first = train_source(cfg, benchmark)
     assert "its work starts again" in caplog.text and not checkpoint.exists()
     path.unlink()
-    torch.save({"of": "something else"}, checkpoint)
+    save_state(checkpoint, {"of": "something else"})
     assert train_source(cfg, benchmark).sha256 == first.sha256
 
 

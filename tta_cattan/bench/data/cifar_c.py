@@ -146,8 +146,8 @@ class _CifarC(_Cifar):
         """Return the first CORRUPTION.NUM_EX images of a corruption and their labels."""
         rows = self._rows(domain)
         images = open_npy(self._made(f"{domain.name}.npy"))[rows]
-        labels: np.ndarray = self._labels()[: rows.stop - rows.start].astype(np.int64)
-        return TensorDataset(to_tensor(np.array(images)), torch.from_numpy(labels))
+        labels = torch.from_numpy(self._labels()[: rows.stop - rows.start])
+        return TensorDataset(to_tensor(np.array(images)), labels)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.folder, "num_ex": self.cfg.CORRUPTION.NUM_EX}
@@ -185,8 +185,8 @@ class _CifarClean(_Cifar):
         if self._has_clean():
             return first(self._clean(train=False), self.cfg.CORRUPTION.NUM_EX)
         images, labels = open_npy(self._made("clean.npy")), open_npy(self._made("labels.npy"))
-        check_images(self._made("clean.npy"), images, labels, self.num_classes)
-        data = TensorDataset(to_tensor(np.array(images)), torch.from_numpy(labels.astype(np.int64)))
+        labels = check_images(self._made("clean.npy"), images, labels, self.num_classes)
+        data = TensorDataset(to_tensor(np.array(images)), torch.from_numpy(labels))
         return first(data, self.cfg.CORRUPTION.NUM_EX)
 
     def describe(self) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from tta_cattan.bench.data.image_files import ImageList
 from tta_cattan.bench.data.stream import BatchedDataset
-from tta_cattan.util.door import checked_array, checked_labels, open_npy, regular_file
-from tta_cattan.util.errors import UserError, first_line
+from tta_cattan.util.door import checked_array, checked_labels, open_npy, parsing, regular_file
 
 
 def to_tensor(images: np.ndarray) -> Tensor:
@@ -25,29 +24,24 @@ def to_tensor(images: np.ndarray) -> Tensor:
 
 def read_npz(path: str | Path, names: Sequence[str]) -> list[np.ndarray]:
     """Return the named arrays of an ``.npz`` file; only these are read."""
-    try:
-        with np.load(regular_file(path), allow_pickle=False) as file:
-            return [file[name] for name in names]
-    except UserError:
-        raise
-    except Exception as error:  # damaged bytes make numpy and zipfile fail in any way, with MemoryError too
-        raise UserError(
-            f"{path} is not an .npz file with the arrays {', '.join(names)} ({first_line(error)}): get it again"
-        ) from error
+    problem = f"{path} is not an .npz file with the arrays {', '.join(names)}"
+    with parsing(problem, "get it again"), np.load(regular_file(path), allow_pickle=False) as file:
+        found = [file[name] for name in names]
+    return found
 
 
-def check_images(path: str | Path, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
-    """Refuse anything but RGB images (uint8, N x H x W x 3) with N labels."""
+def check_images(path: str | Path, images: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """Return the labels of N images; refuse anything but RGB images (uint8, N x H x W x 3) with N labels."""
     remedy = "write x (uint8, N x H x W x 3) and y (N integers) with numpy.savez"
     checked_array(f"x in {path}", images, "uint8", (None, None, None, 3), remedy=remedy)
-    checked_labels(f"y in {path}", labels, len(images), num_classes, remedy)
+    return checked_labels(f"y in {path}", labels, len(images), num_classes, remedy)
 
 
 def load_npz(path: str | Path, num_classes: int) -> TensorDataset:
     """Return the images and labels of an ``.npz`` file with ``x`` (uint8, N x H x W x 3) and ``y``."""
     images, labels = read_npz(path, ("x", "y"))
-    check_images(path, images, labels, num_classes)
-    return TensorDataset(to_tensor(images), torch.from_numpy(labels).long())
+    labels = check_images(path, images, labels, num_classes)
+    return TensorDataset(to_tensor(images), torch.from_numpy(labels))
 
 
 def identity_of_rows(path: Path, rows: slice, more: Sequence[str] = ()) -> str:

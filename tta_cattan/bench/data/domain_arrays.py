@@ -74,7 +74,7 @@ def load_digits_file(path: Path) -> TensorDataset:
     images = torch.from_numpy(np.concatenate([x_train, x_test])).float().div_(255)[:, None]
     if images.shape[-1] != _DIGIT_SIDE:
         images = F.interpolate(images, (_DIGIT_SIDE, _DIGIT_SIDE), mode="bilinear", align_corners=False)
-    return TensorDataset(images, torch.from_numpy(np.concatenate([y_train, y_test])).long())
+    return TensorDataset(images, torch.from_numpy(np.concatenate([y_train, y_test]).astype(np.int64)))
 
 
 @BENCHMARK_REGISTRY.register("digits_da")
@@ -113,9 +113,9 @@ def load_histograms(path: Path, how: str) -> TensorDataset:
     """Return the scaled histograms and the labels of a domain's file."""
     counts, labels = read_npz(path, ("x", "y"))
     checked_array(f"x in {path}", counts, "real", (None, _SURF_BINS))
-    checked_labels(f"y in {path}", labels, len(counts), _SURF_CLASSES)
+    labels = checked_labels(f"y in {path}", labels, len(counts), _SURF_CLASSES)
     scaled = scale_histograms(counts.astype(np.float64), how)
-    return TensorDataset(torch.from_numpy(scaled).float(), torch.from_numpy(labels).long())
+    return TensorDataset(torch.from_numpy(scaled).float(), torch.from_numpy(labels))
 
 
 @BENCHMARK_REGISTRY.register("office_caltech10")

@@ -199,7 +199,10 @@ def random_crop_flip(images: Tensor, size: int) -> Tensor:
 
 def _is_intact(path: Path) -> bool:
     """Tell whether an image can be decoded; read once per file and process, however many sources a run has."""
-    state = path.stat()
+    try:
+        state = path.stat()
+    except OSError:  # a link to nowhere
+        return False
     return _was_intact(path, state.st_size, state.st_mtime_ns)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
 from tta_cattan.bench.data.stream import BatchedDataset
 from tta_cattan.bench.domain import Domain
-from tta_cattan.util.door import checked_array, checked_labels, open_npy, read_json
+from tta_cattan.util.door import checked_array, checked_labels, open_npy, parsing, read_json
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import save_array, sha256_file, sha256_text, write_text
 
@@ -55,12 +55,9 @@ class Manifest:
         """Return the manifest of a domain's folder."""
         kind, path = "the manifest of extracted features", folder / MANIFEST
         remedy = "extract them with `tta-cattan extract-features`, or give the folder that it wrote"
-        try:
-            return cls(**_typed(read_json(path, kind, remedy)))
-        except UserError:
-            raise
-        except ValueError as error:
-            raise UserError(f"{path} is not {kind} ({error}): {remedy}") from error
+        with parsing(f"{path} is not {kind}", remedy):
+            found = cls(**_typed(read_json(path, kind, remedy)))
+        return found
 
     def require_same(self, folder: Path, other: Manifest) -> None:
         """Refuse to resume ``folder`` where ``other``, its manifest, has another encoder, data or shard size."""

@@ -10,13 +10,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tta_cattan.util.door import regular_file
-from tta_cattan.util.errors import UserError, first_line
+from tta_cattan.util.door import parsing, regular_file
+from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import evenly
 from tta_cattan.util.upstream import import_torchvision
 
-# What Pillow raises for a file that is damaged, absent, no image, or unreasonably large.
-_CORRUPT = (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError)
 _MOST_PIXELS = 89_478_485  # Pillow's own limit, a quarter of a gigabyte; it only warns
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 # By content: Pillow knows some fifty more, and starts Ghostscript for one of them. GIF: pages of the web name it .jpg.
@@ -43,15 +41,13 @@ class ImageList(Dataset):
 
 def read_rgb(path: Path) -> Image.Image:
     """Return an image as RGB; refuse a file that is no image, damaged, or unreasonably large when decoded."""
-    try:
-        with Image.open(regular_file(path, "remove it"), formats=_FORMATS) as image:
+    with parsing(f"image {path} cannot be read", "get it again or remove it"):
+        image = Image.open(regular_file(path, "remove it"), formats=_FORMATS)
+        with image:
             if image.width * image.height > _MOST_PIXELS:
                 raise ValueError(f"{image.width:,} x {image.height:,} pixels, and {_MOST_PIXELS:,} are the most")
-            return image.convert("RGB")
-    except UserError:
-        raise
-    except _CORRUPT as error:
-        raise UserError(f"image {path} cannot be read ({first_line(error)}): get it again or remove it") from error
+            found = image.convert("RGB")
+    return found
 
 
 def is_readable(path: Path) -> bool:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.util.door import checked_tensor
-from tta_cattan.util.errors import UserError, first_line
+from tta_cattan.util.door import checked_tensor, parsing
+from tta_cattan.util.errors import UserError
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "last")  # "last": Kireev2021Effectiveness_*
 _PREFIXES = ("module.", "model.")
@@ -77,30 +77,26 @@ def checked_weight(name: str, tensor: Tensor, like: Tensor, path: str | Path) ->
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise UserError(f"checkpoint {path} is damaged or truncated ({error}): get it again") from error
+    with parsing(f"checkpoint {path} is damaged or truncated", "get it again"):
+        found = load_file(path)
+    return found
 
 
 def _read_torch(path: Path, start: bytes) -> Mapping[str, Any]:
     is_zip = start.startswith(b"PK")
     if is_zip and not zipfile.is_zipfile(path):
         raise UserError(f"checkpoint {path} is truncated ({path.stat().st_size:,} bytes): delete it and get it again")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        kind = "holds more than tensors and is not loaded: code could run from it" if is_zip else "is not a checkpoint"
-        raise UserError(
-            f"checkpoint {path} {kind}{_held(str(error))}. Save its state_dict alone, as safetensors or with torch.save"
-        ) from error
-    except Exception as error:  # damaged bytes make an unpickler fail in any way
-        raise UserError(
-            f"checkpoint {path} is damaged or not a checkpoint ({first_line(error)}): get it again"
-        ) from error
+    with parsing(f"checkpoint {path} is damaged or not a checkpoint", "get it again"):
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            kind = "holds more than tensors and is not loaded: code could run from it"
+            raise UserError(
+                f"checkpoint {path} {kind if is_zip else 'is not a checkpoint'}{_held(str(error))}. Save its "
+                "state_dict alone, as safetensors or with torch.save"
+            ) from error
     if not isinstance(content, Mapping):
         raise UserError(f"checkpoint {path} holds a {type(content).__name__}, not a state_dict")
     return content

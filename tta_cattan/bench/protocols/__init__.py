@@ -4,5 +4,3 @@ from tta_cattan.bench.protocols.evaluation import Evaluation
 from tta_cattan.bench.protocols.one_domain import run_offline, run_online
 from tta_cattan.bench.protocols.recovery import run_recovery
 from tta_cattan.bench.protocols.stream import accuracy_without_updates, run_stream
-
-__all__ = ["Evaluation", "accuracy_without_updates", "run_offline", "run_online", "run_recovery", "run_stream"]

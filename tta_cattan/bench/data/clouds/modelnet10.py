@@ -26,10 +26,10 @@ def load_clouds(path: Path, part: str, n: int, shift: str = "", severity: int = 
     """Return the clouds ``x_<part>`` (N x points x 3, z up) of a file, n points of each, under a shift."""
     x, y = read_npz(path, (f"x_{part}", f"y_{part}"))
     checked_array(f"x_{part} in {path}", x, "real", (None, None, 3))
-    checked_labels(f"y_{part} in {path}", y, len(x), _CLASSES)
+    y = checked_labels(f"y_{part} in {path}", y, len(x), _CLASSES)
     rng = np.random.default_rng(1)
     clouds = [to_unit_sphere(take_points(points, n)) for points in x.astype(np.float64)]
-    return TensorDataset(to_batch([shifted(c, shift, severity, rng) for c in clouds]), torch.from_numpy(y).long())
+    return TensorDataset(to_batch([shifted(c, shift, severity, rng) for c in clouds]), torch.from_numpy(y))
 
 
 @BENCHMARK_REGISTRY.register("modelnet10")

@@ -21,8 +21,8 @@ from tta_cattan.bench.data.clouds.benchmark import (
     y_up_to_z_up,
 )
 from tta_cattan.bench.domain import Domain
-from tta_cattan.util.door import checked_array, checked_labels, open_npy, regular_file
-from tta_cattan.util.errors import UserError, first_line
+from tta_cattan.util.door import checked_array, checked_labels, open_npy, parsing, regular_file
+from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_tensors
 
 FOLDER = "PointDA_data"
@@ -79,11 +79,9 @@ def _read_h5(path: Path) -> Iterator[tuple[np.ndarray, int, str]]:
         import h5py
     except ModuleNotFoundError as error:
         raise UserError(f"{path} needs h5py, which is not installed: `pip install 'tta-cattan[points]'`") from error
-    try:
-        with h5py.File(regular_file(path, _REMEDY), "r") as file:
-            clouds, labels = file["data"][:], file["label"][:].reshape(-1)
-    except (OSError, KeyError, RuntimeError, TypeError, AttributeError, MemoryError) as error:
-        raise UserError(f"point cloud file {path} cannot be read ({first_line(error)}): {_REMEDY}") from error
+    problem = f"point cloud file {path} cannot be read"
+    with parsing(problem, _REMEDY), h5py.File(regular_file(path, _REMEDY), "r") as file:
+        clouds, labels = file["data"][:], file["label"][:].reshape(-1)
     checked_labels(f"the labels of {path}", labels, len(clouds), len(CLASSES))
     for index, (points, label) in enumerate(zip(clouds, labels, strict=True)):
         where = f"{path}, cloud {index}"

@@ -9,5 +9,3 @@ from __future__ import annotations
 
 from tta_cattan.bench.data.corruptions.apply import COMMON, EXTRA, SEVERITIES, corrupt, corrupt_batch, image_rng
 from tta_cattan.bench.data.corruptions.functions import load_textures
-
-__all__ = ["COMMON", "EXTRA", "SEVERITIES", "corrupt", "corrupt_batch", "image_rng", "load_textures"]
