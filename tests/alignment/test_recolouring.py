@@ -13,6 +13,7 @@ from tta_cattan.alignment.recolouring import (
     Moments,
     image_moments,
     matrix_power,
+    precision_of,
     recolouring,
     sampled,
     shift_weight,
@@ -171,3 +172,16 @@ def test_source_data_that_cannot_serve_is_refused(tmp_path):
         fit_source_moments(network(), [images(1, 0)])
     with pytest.raises(UserError, match="no BatchNorm"):
         fit_source_moments(nn.Sequential(nn.Conv2d(3, 3, 1)), [images(4, 0)])
+
+
+def test_the_precision_of_signatures_does_not_depend_on_their_units():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 6)) @ rng.normal(size=(6, 6))
+    cov = np.cov(rows.T)
+    wanted = np.linalg.inv(cov + 1e-3 * np.diag(np.diag(cov)))
+    found = precision_of(torch.from_numpy(rows).float())
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
+    units = np.array([300.0, 300.0, 300.0, 1.0, 1.0, 0.01])  # pixels times 255 beside log standard deviations
+    other = precision_of(torch.from_numpy(rows * units).float()).numpy()
+    np.testing.assert_allclose(other * np.outer(units, units), wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
+    assert np.array_equal(other, other.T)

@@ -28,7 +28,7 @@ from tta_cattan.util.state import stateful
 
 ENOUGH_IMAGES = 4096  # of the source: with their positions they determine 128 x 128 covariances to a few per cent
 
-_FORMAT = "tta-cattan-moments-2"
+_FORMAT = "tta-cattan-moments-3"
 _SUBSPACE = ("basis", "eigenvalues", "mean")
 _MAX_BYTES = 1 << 28
 _DIRECTIONS = 256  # of the source's subspace that a file holds, at most
@@ -115,6 +115,19 @@ def signatures(x: Tensor) -> Tensor:
     rows = sampled(x)
     means, variances = image_moments(rows)
     return means if rows.shape[2] == 1 else torch.cat([means, 0.5 * (variances + _TINY).log()], 1)
+
+
+def precision_of(signature: Tensor) -> Tensor:
+    """Return ``(C + r diag(C))^-1`` of the covariance of signatures (n x p), ``r = 1e-3``.
+
+    Note: means and log standard deviations have units of their own, so each coordinate gets a ridge of its own; the
+    inverse is taken of the correlations, in float64.
+    """
+    cov = torch.cov(signature.cpu().double().T).reshape(signature.shape[1], -1)
+    scale = (cov.diagonal() + 1e-12).sqrt()
+    inverse = torch.linalg.inv(cov / torch.outer(scale, scale) + 1e-3 * torch.eye(len(cov), dtype=cov.dtype))
+    precision = inverse / torch.outer(scale, scale)
+    return ((precision + precision.T) / 2).to(signature)
 
 
 def matrix_power(matrix: Tensor, power: float) -> Tensor:
@@ -361,15 +374,13 @@ def fit_source_moments(
         if first[0] == "":
             large = int((subspace.eigenvalues > subspace.eigenvalues.sum() / subspace.dim).sum())
             signature = feature_signatures(signature, subspace.basis[:, : min(large, _COORDINATES)], subspace.mean)
-    cov = torch.cov(signature.T).reshape(signature.shape[1], -1)
-    cov = cov + (1e-3 * cov.diagonal().mean() + 1e-12) * torch.eye(len(cov), device=device)
     full = {name: fit.moments for name, fit in fitted.items() if fit.moments.cov.ndim == 2}
     return SourceMoments(
         {name: moments.mean for name, moments in full.items()},
         {name: moments.cov for name, moments in full.items()},
         {name: fit.class_divergence() for name, fit in fitted.items()},
         signature.mean(0),
-        torch.linalg.inv(cov),
+        precision_of(signature),
         count,
         dict(provenance or {}),
         subspace,
