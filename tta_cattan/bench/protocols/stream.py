@@ -168,7 +168,7 @@ def _resume(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation, 
             watching, evaluation.watched, evaluation.changes = state["monitor"]
             monitor.load_state_dict(watching)
         restore_generators(state)
-    except (RuntimeError, KeyError, TypeError, ValueError) as error:
+    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"the checkpoint {path} is of another version of the method: delete it") from error
     logger.info("resuming the stream after %d batches (%s)", done, path)
     return done
