@@ -71,6 +71,21 @@ class Remembers(Sharpen):
         data, loader = get_source_loader(cfg.CORRUPTION.DATASET, batch_size=8, num_samples=12, workers=2)
         self.sizes = [len(batch[0]) for batch in loader]
         assert len(data) == 12 and sum(self.sizes) == 12 and model.model_preprocess.transforms[0].size == (32, 32)
+
+
+class Outer(torch.optim.Optimizer):  # as SAR's: the step is another optimizer's
+    def __init__(self, params):
+        super().__init__(params, {})
+        self.inner = torch.optim.SGD(self.param_groups, lr=0.1, momentum=0.9)
+
+    def step(self):
+        self.inner.step()
+
+
+@ADAPTATION_REGISTRY.register()
+class Nested(Sharpen):
+    def setup_optimizer(self):
+        return Outer(self.params)
 """
 ONLINE = ["TEST.PROTOCOL", "online"]
 CONTINUAL = ["SETTING", "continual", *ONLINE]
@@ -175,10 +190,11 @@ def test_code_and_settings_of_the_host_decide_which_result_it_is(checkout, tmp_p
     assert len(read_cells(tmp_path / "save")) == 4
 
 
-def test_predicting_changes_nothing(checkout):
-    host_methods.borrow(str(checkout), ["sharpen"])
-    (row,) = plan_rows("cfgs/digits_c/cattan.yaml", overrides(**STREAM), ["host:sharpen"])
-    method = ADAPTATION_REGISTRY.get("host:sharpen").from_cfg(untrained_model(row.cfg, 10), row.cfg, 10)
+@pytest.mark.parametrize("name", ["sharpen", "nested"])
+def test_predicting_changes_nothing(checkout, name):
+    host_methods.borrow(str(checkout), [name])
+    (row,) = plan_rows("cfgs/digits_c/cattan.yaml", overrides(**STREAM), [f"host:{name}"])
+    method = ADAPTATION_REGISTRY.get(f"host:{name}").from_cfg(untrained_model(row.cfg, 10), row.cfg, 10)
     x = torch.rand(16, 3, 32, 32)
     before = method.predict(x)
     assert torch.equal(method.predict(x), before) and torch.equal(method(x), before)

@@ -130,7 +130,7 @@ class HostMethod(AdaptationMethod):
 
     def predict(self, x: Tensor) -> Tensor:
         """Return what the method would answer, from a copy that is thrown away with its update."""
-        return self._answer(copy.deepcopy(self._built(x)), x)
+        return self._answer(_copied(self._built(x)), x)
 
     def describe(self) -> dict[str, Any]:
         """Return the counts of the safety, and which host it was."""
@@ -190,6 +190,20 @@ class HostMethod(AdaptationMethod):
             raise HostError(f"{PREFIX}{self.name}: {fault}") from fault
         except Exception as error:
             raise HostError(f"{PREFIX}{self.name}: {type(error).__name__}: {first_line(error)}") from error
+
+
+def _copied(host: nn.Module) -> nn.Module:
+    """Return a copy of the host's method, with the attributes that its optimizers add (SAR's has another inside).
+
+    Optimizers are copied by what they pickle, which leaves these attributes out.
+    """
+    memo: dict[int, Any] = {}
+    twin = copy.deepcopy(host, memo)
+    for optimizer in (value for value in vars(host).values() if isinstance(value, torch.optim.Optimizer)):
+        theirs = vars(memo[id(optimizer)])
+        added = {name: value for name, value in vars(optimizer).items() if name not in theirs}
+        theirs.update(copy.deepcopy(added, memo))
+    return twin
 
 
 def borrow(path: str, names: Sequence[str]) -> dict[str, str]:
