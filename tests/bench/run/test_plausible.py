@@ -13,8 +13,9 @@ from torch.utils.data import TensorDataset
 from tta_cattan.alignment import fit_source
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.domain import Domain
+from tta_cattan.bench.models.networks import IMAGENET_MEAN, IMAGENET_STD
 from tta_cattan.bench.models.zoo import LoadedModel
-from tta_cattan.bench.run.plausible import warn_of_wrong_setup
+from tta_cattan.bench.run.plausible import signed_rank, warn_of_wrong_setup
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.config import load_cfg
 
@@ -103,6 +104,29 @@ def test_images_in_0_to_255(setting, caplog):
     assert "the clean images lie in [0, 255], and models take them in [0, 1]" in lines[0]
     assert "features of clean samples are far" in lines[-1] and "BGR" in lines[-1]
     assert "the target images lie" in told(setting, caplog, images=lambda x: 255 * x, has_clean=False)[0]
+
+
+def test_bgr_is_named_where_it_costs_little(setting, caplog):
+    from scipy.stats import wilcoxon
+
+    cfg, found = setting
+    other = replace(found, subspace=None)
+    (line,) = told((cfg, other), caplog, images=lambda x: x.flip(1))
+    right = int(line.split("right on ")[1].split()[0])
+    assert 64 < right < 128, "no other rule would have looked"
+    assert "the images are in BGR order, or the model was trained on it, it seems; otherwise 100 %" in line
+    grey = told((cfg, other), caplog, images=lambda x: x.mean(1, keepdim=True).expand(-1, 3, -1, -1))
+    assert not any("BGR order" in line for line in grey)
+    differences = torch.randn(50, generator=torch.Generator().manual_seed(0)) + 0.3
+    reference = wilcoxon(differences.numpy(), method="approx", correction=False, alternative="greater").zstatistic
+    assert signed_rank(differences) == pytest.approx(reference)
+
+
+def test_images_that_were_normalised_already(setting, caplog):
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
+    lines = told(setting, caplog, images=lambda x: (x - mean) / std)
+    assert "and models take them in [0, 1]: are they normalised twice" in lines[0]
+    assert "features of clean samples are far from those that the source subspace was fitted to" in lines[-1]
 
 
 def test_shifted_labels_are_named(setting, caplog):
