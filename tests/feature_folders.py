@@ -35,5 +35,5 @@ def write_rows(root: Path, description: Manifest, rows: np.ndarray, labels: list
     description.write(folder)
     for position, part in enumerate(description.shards()):
         chosen = slice(part.start, part.stop)
-        write_shard(folder, position, rows[chosen].astype(description.dtype), labels[chosen])
+        write_shard(folder, description, position, rows[chosen].astype(description.dtype), labels[chosen])
     return rows, labels

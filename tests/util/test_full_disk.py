@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from digits_runs import overrides
+from feature_folders import manifest
 from PIL import Image
 from safetensors import SafetensorError
 
@@ -49,7 +50,7 @@ def files_in(folder: Path) -> list[str]:
 
 WRITERS = {
     "subspace": lambda p: fit_subspace(torch.randn(200, 64)).save(p / "w.safetensors"),
-    "shard": lambda p: write_shard(p, 0, np.zeros((100, 64), np.float32), [0] * 100),
+    "shard": lambda p: write_shard(p, manifest("a", 100, 64), 0, np.zeros((100, 64), np.float32), [0] * 100),
     "predictions": lambda p: write_predictions(p / "p.safetensors", {"labels": np.zeros(9000, np.int64)}),
     "page": lambda p: write_text(p / "page.html", 5000 * "x"),
 }

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from feature_folders import manifest, write_domain
+from feature_folders import manifest, write_domain, write_rows
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
 from tta_cattan.bench.data.datasets import per_class
-from tta_cattan.bench.data.features import FeatureFolder, Manifest, open_features, shard_is_complete
+from tta_cattan.bench.data.features import FeatureFolder, Manifest, open_features, sealed, shard_is_complete
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 
@@ -99,12 +99,6 @@ def spoil_the_labels(folder):
     (folder / "features-00001.json").write_text("{")
 
 
-def lose_a_label(folder):
-    path = folder / "features-00001.json"
-    info = json.loads(path.read_text())
-    path.write_text(json.dumps({**info, "labels": info["labels"][1:]}))
-
-
 def another_shape(folder):
     np.save(folder / "features-00001.npy", np.zeros((3, 2), np.float32))
 
@@ -113,35 +107,60 @@ def pickled(folder):
     np.save(folder / "features-00001.npy", np.array([{}], dtype=object), allow_pickle=True)
 
 
-def impossible_label(folder):
-    path = folder / "features-00001.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "labels": [0, 1, 2, 3]}))
+def edited(name, forge=False, **change):
+    """Return a function that changes a JSON file, and its checksum if it is to ``forge`` it."""
+
+    def edit(folder):
+        path = folder / name
+        content = {**json.loads(path.read_text()), **change}
+        del content["check"]
+        path.write_text(json.dumps(sealed(content) if forge else {**content, "check": "0" * 64}))
+
+    return edit
 
 
-def part_of_a_label(folder):
-    path = folder / "features-00001.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "labels": [0, 1, 2.7, 0]}))
+def swapped(folder):
+    """Exchange the first two shards."""
+    for end in ("npy", "json"):
+        first, second = (folder / f"features-0000{position}.{end}" for position in (0, 1))
+        first.rename(folder / "other")
+        second.rename(first)
+        (folder / "other").rename(second)
+
+
+def replaced_manifest(**change):
+    return lambda folder: replace(Manifest.read(folder), **change).write(folder)
+
+
+SHARD = "features-00001.json"
+IMPOSSIBLE = edited(SHARD, forge=True, labels=[0, 1, 2, 3])
 
 
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (part_of_a_label, r"features-00001\.json is damaged \(its hash or labels"),
+        (edited(SHARD, labels=[0, 1, 2.7, 0]), r"features-00001\.json is damaged \(its hash or labels"),
         (cut_rows, r"features-00001\.npy is not an \.npy file.*replaces what is damaged"),
         (change_a_bit, r"features-00001\.npy was changed after it was written.*replaces what is damaged"),
         (drop_the_labels, r"two is not finished \(features-00001\.json is missing\).*which resumes"),
         (spoil_the_labels, r"features-00001\.json is not the description of a shard"),
-        (lose_a_label, r"labels. of shard 1 .* shape \(3,\): it must be integers of shape 4"),
+        (
+            edited(SHARD, forge=True, labels=[2, 0, 1]),
+            r"labels. of shard 1 .* shape \(3,\): it must be integers of shape 4",
+        ),
         (another_shape, r"float32 of shape \(3, 2\) and the manifest says float32 of shape \(4, 6\)"),
         (pickled, r"features-00001\.npy is not an \.npy file"),
-        (impossible_label, r"labels. of shard . .* must be in \[0, 2\]"),
+        (edited(SHARD, labels=[2, 1, 0, 0]), r"features-00001\.json was changed after it was written.*replaces"),
+        (swapped, r"features-00000\.json is not shard 0 of .*manifest\.json: delete"),
+        (IMPOSSIBLE, r"labels. of shard . .* must be in \[0, 2\]"),
     ],
 )
 def test_what_is_damaged_is_named(domains, tmp_path, spoil, words):
     folder = tmp_path / "two"
-    assert shard_is_complete(folder, 1, 4)
+    whole = Manifest.read(folder)
+    assert shard_is_complete(folder, whole, 1)
     spoil(folder)
-    assert not shard_is_complete(folder, 1, 4) or spoil is impossible_label
+    assert not shard_is_complete(folder, whole, 1) or spoil is IMPOSSIBLE
     with pytest.raises(UserError, match=words):
         features_of(tmp_path).check()
 
@@ -159,7 +178,7 @@ def test_what_is_damaged_is_named(domains, tmp_path, spoil, words):
     ],
 )
 def test_domains_that_do_not_belong_together(domains, tmp_path, change, words):
-    replace(Manifest.read(tmp_path / "two"), **change).write(tmp_path / "two")
+    write_rows(tmp_path, replace(Manifest.read(tmp_path / "two"), **change), *domains["two"])
     with pytest.raises(UserError, match=words):
         features_of(tmp_path).check()
 
@@ -227,6 +246,32 @@ def test_a_wrong_manifest_is_refused(domains, tmp_path, content, words):
     path.write_text(content)
     with pytest.raises(UserError, match=words):
         Manifest.read(tmp_path / "one")
+
+
+EDITS = [
+    {"n": 4},  # one of the two shards
+    {"classes": ["bee", "ant", "cat"]},
+    {"classes": ["ant", "bee", "cat", "dog"]},
+    {"encoder": {"arch": "timm/other", "sha256": "b" * 64}},
+    {"data": {"sha256": "x"}},
+    {"domain": "two"},
+]
+
+
+@pytest.mark.parametrize("change", [*EDITS, {"versions": {"torch": "0"}}, {"note": 1}], ids=str)
+def test_an_edited_manifest_is_refused(domains, tmp_path, change):
+    edited("manifest.json", **change)(tmp_path / "one")
+    for use in (features_of(tmp_path).check, features_of(tmp_path).describe, features_of(tmp_path).class_names):
+        with pytest.raises(UserError, match=r"manifest\.json was changed after it was written: restore it"):
+            use()
+
+
+@pytest.mark.parametrize("change", EDITS, ids=str)
+def test_a_manifest_of_other_shards_is_refused(domains, tmp_path, change):
+    replaced_manifest(**change)(tmp_path / "one")
+    for use in (features_of(tmp_path).check, features_of(tmp_path).describe):
+        with pytest.raises(UserError, match=r"features-00000\.json is not shard 0 of .*manifest\.json: delete"):
+            use()
 
 
 def test_an_extraction_continues_only_its_own_folder(tmp_path):

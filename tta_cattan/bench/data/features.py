@@ -23,6 +23,7 @@ from tta_cattan.util.files import save_array, sha256_file, sha256_text, write_te
 MANIFEST = "manifest.json"
 DTYPES = ("float32", "float16")
 _FORMAT = 1
+_CHECK = "check"  # the key of the checksum over all other keys
 _MOST_SHARDS = 100_000  # five digits
 _AGAIN = "extract the features again with the same command"
 
@@ -48,16 +49,23 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write the manifest into the domain's folder."""
-        write_text(folder / MANIFEST, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
+        write_text(folder / MANIFEST, json.dumps(sealed(asdict(self)), indent=1, sort_keys=True) + "\n")
+
+    def identity(self) -> str:
+        """Return a hash of all but the versions, which may change between two shards; each shard stores it."""
+        return _checksum({**vars(self), "versions": None})
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Return the manifest of a domain's folder."""
         kind, path = "the manifest of extracted features", folder / MANIFEST
         remedy = "extract them with `tta-cattan extract-features`, or give the folder that it wrote"
+        content = read_json(path, kind, remedy)
         with parsing(f"{path} is not {kind}", remedy):
-            found = cls(**_typed(read_json(path, kind, remedy)))
-        return found
+            fields = _typed(content)
+        if not is_sealed(content):
+            raise UserError(f"{path} was changed after it was written: restore it, or delete {folder} and {_AGAIN}")
+        return cls(**fields)
 
     def require_same(self, folder: Path, other: Manifest) -> None:
         """Refuse to resume ``folder`` where ``other``, its manifest, has another encoder, data or shard size."""
@@ -70,7 +78,7 @@ class Manifest:
                 )
 
 
-def write_shard(folder: Path, position: int, features: np.ndarray, labels: Sequence[int]) -> None:
+def write_shard(folder: Path, manifest: Manifest, position: int, features: np.ndarray, labels: Sequence[int]) -> None:
     """Write one shard: the rows, then the JSON file with their hash and labels that completes it.
 
     Note: a kill in between leaves rows without that file, which are ignored and replaced by the next run.
@@ -78,16 +86,35 @@ def write_shard(folder: Path, position: int, features: np.ndarray, labels: Seque
     path = _rows_path(folder, position)
     save_array(path, features)
     info = {"sha256": sha256_file(path), "labels": [int(label) for label in labels]}
-    write_text(path.with_suffix(".json"), json.dumps(info))
+    place = {"manifest": manifest.identity(), "shard": position}
+    write_text(path.with_suffix(".json"), json.dumps(sealed({**info, **place})))
 
 
-def shard_is_complete(folder: Path, position: int, rows: int) -> bool:
-    """Tell whether a shard is there, with the rows that were written."""
+def shard_is_complete(folder: Path, manifest: Manifest, position: int) -> bool:
+    """Tell whether a shard of this manifest is there, with the rows that were written."""
     try:
-        info = _read_info(folder, position)
+        info = _read_info(folder, manifest, position)
+        rows = len(manifest.shards()[position])
         return len(info["labels"]) == rows and sha256_file(_rows_path(folder, position)) == info["sha256"]
     except (UserError, OSError):
         return False
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content with a checksum over all of it."""
+    return {**content, _CHECK: _checksum(content)}
+
+
+def is_sealed(content: Mapping[str, Any]) -> bool:
+    """Tell whether the content is as it was sealed."""
+    try:
+        return content.get(_CHECK) == _checksum({name: value for name, value in content.items() if name != _CHECK})
+    except RecursionError:  # nested deeper than anything that was written
+        return False
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return sha256_text(json.dumps(content, sort_keys=True))
 
 
 class FeatureFolder:
@@ -97,12 +124,12 @@ class FeatureFolder:
         self.folder = folder
         self.manifest = Manifest.read(folder)
         shards = self.manifest.shards()
-        infos = [_read_info(folder, position) for position in range(len(shards))]
+        self.infos = _read_infos(folder, self.manifest)
         self._maps = [self._open(position, rows) for position, rows in enumerate(shards)]
-        for position, (rows, info) in enumerate(zip(shards, infos, strict=True)):
+        for position, (rows, info) in enumerate(zip(shards, self.infos, strict=True)):
             name = f"'labels' of shard {position} in {folder}"
             checked_labels(name, np.array(info["labels"]), len(rows), len(self.manifest.classes), _AGAIN)
-        self.labels = np.array([label for info in infos for label in info["labels"]], dtype=np.int64)
+        self.labels = np.array([label for info in self.infos for label in info["labels"]], dtype=np.int64)
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         """Return the rows at ``indices``, in that order, as float32; nothing else is read."""
@@ -131,8 +158,7 @@ class FeatureFolder:
 
 def content_hash(folder: Path) -> str:
     """Return a hash of a domain's rows and labels, from its shards' JSON files."""
-    infos = [_read_info(folder, position) for position in range(len(Manifest.read(folder).shards()))]
-    return sha256_text(json.dumps(infos))
+    return sha256_text(json.dumps(_read_infos(folder, Manifest.read(folder))))
 
 
 @lru_cache(maxsize=16)
@@ -142,9 +168,9 @@ def open_features(folder: Path) -> FeatureFolder:
     Note: once per process, because all methods, seeds and pairs share the same folders.
     """
     found = FeatureFolder(folder)
-    for position in range(len(found.manifest.shards())):
+    for position, info in enumerate(found.infos):
         path = _rows_path(folder, position)
-        if sha256_file(path) != _read_info(folder, position)["sha256"]:
+        if sha256_file(path) != info["sha256"]:
             raise UserError(f"{path} was changed after it was written: {_AGAIN}, which replaces what is damaged")
         rows = found.map(position)
         checked_array(str(path), rows, "real", rows.shape, remedy=_AGAIN)
@@ -155,7 +181,12 @@ def _rows_path(folder: Path, position: int) -> Path:
     return folder / f"features-{position:05d}.npy"
 
 
-def _read_info(folder: Path, position: int) -> dict[str, Any]:
+def _read_infos(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
+    return [_read_info(folder, manifest, position) for position in range(len(manifest.shards()))]
+
+
+def _read_info(folder: Path, manifest: Manifest, position: int) -> dict[str, Any]:
+    """Return the hash and labels of a shard after comparing them with their checksum and the manifest."""
     path = _rows_path(folder, position).with_suffix(".json")
     if not path.is_file():
         raise UserError(f"{folder} is not finished ({path.name} is missing): {_AGAIN}, which resumes")
@@ -163,6 +194,10 @@ def _read_info(folder: Path, position: int) -> dict[str, Any]:
     labels = info.get("labels")
     if "sha256" not in info or not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise UserError(f"{path} is damaged (its hash or labels are not there): delete it and {_AGAIN}")
+    if not is_sealed(info):
+        raise UserError(f"{path} was changed after it was written: {_AGAIN}, which replaces what is damaged")
+    if (info.get("manifest"), info.get("shard")) != (manifest.identity(), position):
+        raise UserError(f"{path} is not shard {position} of {folder / MANIFEST}: delete {folder} and {_AGAIN}")
     return {"sha256": info["sha256"], "labels": labels}
 
 

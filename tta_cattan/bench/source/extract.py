@@ -88,7 +88,7 @@ def extract_domain(
     else:
         manifest.write(folder)
     shards = list(enumerate(manifest.shards()))[workers.rank :: workers.count]
-    missing = [(position, rows) for position, rows in shards if not shard_is_complete(folder, position, len(rows))]
+    missing = [(position, rows) for position, rows in shards if not shard_is_complete(folder, manifest, position)]
     started = time.perf_counter()
     for position, rows in progress(missing, len(missing), f"features of {domain.label}"):
         features, labels = encode(cfg, encoder, Subset(dataset, rows))
@@ -99,7 +99,7 @@ def extract_domain(
                 f"the features of {domain.label} hold NaN or Inf in the rows {rows.start} to {rows.stop - 1}: check "
                 "the weights, MIXED_PRECISION and the data type"
             )
-        write_shard(folder, position, features, labels)
+        write_shard(folder, manifest, position, features, labels)
     images = sum(len(rows) for _, rows in missing)
     return Share(len(missing), len(shards) - len(missing), images, time.perf_counter() - started)
 
