@@ -154,10 +154,15 @@ def identity_of_files(paths: Sequence[Path], root: Path) -> str:
     Note: about a gigabyte per second and core; a file is read once per process unless it has changed.
     """
     digest = hashlib.sha256(f"{len(paths)};".encode())
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for path, content in zip(paths, pool.map(_content_hash, paths), strict=True):
-            digest.update(f"{path.relative_to(root).as_posix()}:{content};".encode())
+    for path, content in zip(paths, content_hashes(paths), strict=True):
+        digest.update(f"{path.relative_to(root).as_posix()}:{content};".encode())
     return digest.hexdigest()[:12]
+
+
+def content_hashes(paths: Sequence[Path]) -> list[str]:
+    """Return the SHA-256 of each file, read by as many threads as there are cores."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return list(pool.map(_content_hash, paths))
 
 
 def _content_hash(path: Path) -> str:
@@ -173,11 +178,6 @@ def _content_hash(path: Path) -> str:
 @cache
 def _kept_hash(path: Path, *state: int) -> str:
     return sha256_file(path)
-
-
-def evenly(items: Sequence[T], most: int) -> Sequence[T]:
-    """Return at most ``most`` of the items, evenly spaced, including the first."""
-    return items[:: -(-len(items) // most) or 1]
 
 
 def sha256_text(text: str) -> str:

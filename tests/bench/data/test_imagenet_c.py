@@ -10,7 +10,7 @@ import torch
 from digits_runs import need_robustbench
 from PIL import Image
 
-from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
+from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream, imagenet_c
 from tta_cattan.bench.data.imagenet_c import class_labels, robustbench_ids
 from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.models.zoo import LoadedModel
@@ -180,6 +180,28 @@ def test_the_source_is_counted_without_decoding_an_image(tmp_path, monkeypatch):
     monkeypatch.setattr("tta_cattan.bench.data.image_files.Image.open", lambda path: pytest.fail(f"{path} is decoded"))
     subject = benchmark(tmp_path)
     assert subject.has_source() and (subject.source_count(), subject.source_count(per_class=2)) == (9, 6)
+
+
+@pytest.mark.parametrize("change", ["a size", "a name", "one less", "content of a class's first"])
+def test_the_source_is_known_by_all_names_and_sizes(tmp_path, change):
+    for wnid in sorted(class_labels())[:3]:
+        for name in "abc":
+            (tmp_path / "train" / wnid).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "train" / wnid / f"{name}.JPEG").write_bytes(b"12345")
+    before = benchmark(tmp_path).describe_source()
+    assert benchmark(tmp_path).describe_source() == before
+    wnid = tmp_path / "train" / max(sorted(class_labels())[:3])
+    if change == "a size":
+        (wnid / "b.JPEG").write_bytes(b"123")
+    elif change == "a name":
+        (wnid / "b.JPEG").rename(wnid / "d.JPEG")
+    elif change == "one less":
+        (wnid / "c.JPEG").unlink()
+    else:
+        (wnid / "a.JPEG").write_bytes(b"54321")
+    imagenet_c._training_samples.cache_clear()
+    assert benchmark(tmp_path).describe_source() != before
+    assert benchmark(tmp_path / "absent").describe_source()["name"] == "ImageNet"
 
 
 def test_the_harness_runs_on_it_and_says_one_line_about_a_damaged_image(data_dir, tmp_path, monkeypatch, capsys):

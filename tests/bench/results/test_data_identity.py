@@ -20,7 +20,7 @@ from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.util import files
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import evenly, identity_of_files
+from tta_cattan.util.files import identity_of_files
 
 
 @pytest.fixture
@@ -96,13 +96,6 @@ def test_every_evaluated_image_of_cifar_c_counts(tmp_path):
 def test_a_missing_file_is_named(folder):
     with pytest.raises(UserError, match=r"cannot read .*absent"):
         identity_of_files([folder / "absent"], folder)
-
-
-@pytest.mark.parametrize(("n", "most"), [(0, 3), (1, 3), (3, 3), (4, 3), (100, 32), (32, 32)])
-def test_evenly(n, most):
-    found = evenly(range(n), most)
-    assert len(found) <= most and (len(found) >= most // 2 or n < most)
-    assert list(found)[:1] == [0][:n]
 
 
 def test_rows_of_one_severity_do_not_depend_on_the_others(tmp_path):

@@ -17,6 +17,7 @@ from digits_runs import main_in_process, start
 
 from tta_cattan.bench.data.digits import N_TRAIN, corrupted_test_images, load_digit_images
 from tta_cattan.bench.data.features import FeatureFolder
+from tta_cattan.bench.data.image_files import ImageList
 from tta_cattan.bench.source import extract
 from tta_cattan.cli.main import main
 from tta_cattan.util import files
@@ -201,6 +202,19 @@ def test_mistakes_are_told_before_anything_is_written(tmp_path, capsys, options,
     assert main(command(tmp_path / "out", *options, **changes)) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_images_are_known_by_their_bytes(tmp_path):
+    (tmp_path / "ant").mkdir()
+    paths = [tmp_path / "ant" / name for name in ("a.png", "b.png")]
+    for path in paths:
+        path.write_bytes(b"1234")
+    images = ImageList([(path, 0) for path in paths], None)
+    before = extract.describe_inputs(images)
+    paths[1].write_bytes(b"1235")
+    assert extract.describe_inputs(images) != before, "of the same size"
+    paths[1].write_bytes(b"1234")
+    assert extract.describe_inputs(images) == before
 
 
 def test_one_domain_alone_and_half_precision(tmp_path, whole):

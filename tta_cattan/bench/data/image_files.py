@@ -12,7 +12,6 @@ from torch.utils.data import Dataset
 
 from tta_cattan.util.door import parsing, regular_file
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import evenly
 from tta_cattan.util.upstream import import_torchvision
 
 _MOST_PIXELS = 89_478_485  # Pillow's own limit, a quarter of a gigabyte; it only warns
@@ -82,15 +81,6 @@ def find_images(folder: Path, classes: Mapping[str, int], every_class: bool = Fa
     if not samples:
         raise UserError(f"{folder} holds no images in class folders ({', '.join(EXTENSIONS)})")
     return samples
-
-
-def first_images(folder: Path, most: int = 32) -> list[Path]:
-    """Return the first image of up to ``most`` class folders, evenly spaced: enough to tell a data set from another."""
-    folders = sorted(path for path in folder.glob("*") if path.is_dir())
-    found = (
-        sorted(p for p in child.iterdir() if p.suffix.lower() in EXTENSIONS)[:1] for child in evenly(folders, most)
-    )
-    return [path for paths in found for path in paths]
 
 
 def read_list(path: Path, bases: Sequence[Path]) -> list[tuple[Path, int]]:

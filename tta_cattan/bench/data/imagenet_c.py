@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,12 @@ from tta_cattan.bench.data.corruptions import COMMON, EXTRA
 from tta_cattan.bench.data.image_files import (
     ImageList,
     find_images,
-    first_images,
     resize_crop_transform,
     to_tensor_transform,
 )
 from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import identity_of_files
+from tta_cattan.util.files import identity_of_files, sha256_text
 from tta_cattan.util.upstream import import_robustbench
 
 N_IDS = 5000  # the images that RobustBench evaluates, by ids that ship with it
@@ -108,12 +108,19 @@ class _ImageNet(Benchmark):
         return ImageList(_training_samples(self._source_folder()), resize_crop_transform(self.cfg.DATA.IMAGE_SIZE))
 
     def describe_source(self) -> dict[str, Any]:
+        """Return the source's identity: names and sizes of all training images, content of the first of each class.
+
+        Note: the content of all is 140 GB.
+        """
         folder = self._source_folder()
+        paths = [path for path, _ in _training_samples(folder)] if self.has_source() else []
+        firsts = [path for before, path in pairwise([folder, *paths]) if path.parent != before.parent]
+        sizes = "\n".join(f"{path.parent.name}/{path.name} {path.stat().st_size}" for path in paths)
         return {
             "name": "ImageNet",
             "folder": folder.name,
             "size": self.cfg.DATA.IMAGE_SIZE,
-            "files": identity_of_files(first_images(folder), folder),
+            "files": [sha256_text(sizes)[:12], identity_of_files(firsts, folder)],
         }
 
     def describe(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tta_cattan.bench.models.encoder import feature_dim
 from tta_cattan.bench.models.zoo import LoadedModel, resolve_device
 from tta_cattan.bench.source.distributed import ALONE, Workers
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import sha256_tensors, sha256_text
+from tta_cattan.util.files import content_hashes, sha256_tensors, sha256_text
 from tta_cattan.util.precision import Precision
 from tta_cattan.util.progress import progress
 
@@ -118,11 +118,13 @@ def encode(cfg: CfgNode, encoder: LoadedModel, dataset: Dataset) -> tuple[np.nda
 
 
 def describe_inputs(dataset: Dataset) -> dict[str, str]:
-    """Return a hash of what determines the content: names, sizes and labels of files, or the arrays themselves."""
+    """Return a hash of the content: names, bytes and labels of files, or the arrays themselves."""
     if isinstance(dataset, TensorDataset):
         return {"sha256": sha256_tensors(dict(zip("xy", dataset.tensors, strict=True)))}
     if not isinstance(dataset, ImageList):
         raise UserError(f"features are extracted from images, and this benchmark has {type(dataset).__name__}")
     # The folders above a class folder may move.
-    lines = [f"{path.parent.name}/{path.name} {path.stat().st_size} {label}" for path, label in dataset.samples]
+    hashes = content_hashes([path for path, _ in dataset.samples])
+    named = zip(dataset.samples, hashes, strict=True)
+    lines = [f"{path.parent.name}/{path.name} {content} {label}" for (path, label), content in named]
     return {"files_sha256": sha256_text("\n".join(lines))}
