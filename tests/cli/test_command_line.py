@@ -49,7 +49,9 @@ def test_version(capsys):
 
 
 def test_pairs_may_be_written_with_an_equals_sign():
-    _, overrides = ConfigParser().parse(["OPTIM.LR=0.1", "DESC", "a=b", "DATA.SOURCE=", "SEEDS", "0"])
+    _, overrides = ConfigParser("compare", "", usage="").parse(
+        ["OPTIM.LR=0.1", "DESC", "a=b", "DATA.SOURCE=", "SEEDS", "0"]
+    )
     assert overrides == ["OPTIM.LR", "0.1", "DESC", "a=b", "DATA.SOURCE", "", "SEEDS", "0"]
 
 

@@ -1,4 +1,4 @@
-"""Options and ``KEY VALUE`` overrides on one command line, in any order."""
+"""How commands declare their options; options and ``KEY VALUE`` overrides may come in any order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,36 @@ from tta_cattan.util.registry import load_plugins
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*|\w+(\.\w+)+")  # a misspelt key of a node counts: the config names the nearest
 
 
+def option(name: str, about: str, metavar: str | None = None, **more: Any) -> tuple[str, dict[str, Any]]:
+    """Return the declaration of an option, or of a positional argument; without a ``metavar`` it is a flag."""
+    kind: dict[str, Any] = {"metavar": metavar} if metavar else {} if "choices" in more else {"action": "store_true"}
+    return name, {"help": about, **kind, **more}
+
+
+def config_file(example: str, required: bool = True) -> tuple[str, dict[str, Any]]:
+    """Return the option that names the config."""
+    return option("--cfg", f"config file, e.g. {example}", "FILE", required=required)
+
+
+METHODS = option("--methods", "methods to compare, each with its own config beside FILE", "A,B,C")
+DRY_RUN = option("--dry-run", "check everything, and print what would run and for how long")
+_IMPORT = option(
+    "--import",
+    "import a module first, e.g. one that registers a method; may be repeated",
+    "MODULE",
+    dest="modules",
+    action="append",
+    default=[],
+)
+
+
 class CommandParser(argparse.ArgumentParser):
-    """A parser that raises a UserError for a mistake."""
+    """The parser of a command; a mistake is a UserError."""
+
+    def __init__(self, command: str, about: str, *options: tuple[str, dict[str, Any]], usage: str = "") -> None:
+        super().__init__(prog=f"tta-cattan {command}", description=about, usage=f"%(prog)s {usage}" if usage else None)
+        for name, declared in options:
+            self.add_argument(name, **declared)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`")
@@ -23,16 +51,8 @@ class CommandParser(argparse.ArgumentParser):
 class ConfigParser(CommandParser):
     """The parser of a command that loads a config: it takes overrides and modules that register methods."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.add_argument(
-            "--import",
-            dest="modules",
-            metavar="MODULE",
-            action="append",
-            default=[],
-            help="import a module first, e.g. one that registers a method; may be repeated",
-        )
+    def __init__(self, command: str, about: str, *options: tuple[str, dict[str, Any]], usage: str) -> None:
+        super().__init__(command, about, *options, _IMPORT, usage=f"{usage} [KEY VALUE ...]")
 
     def parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Return the options and the overrides, with all plug-ins loaded; refuse an unknown option."""
@@ -40,7 +60,7 @@ class ConfigParser(CommandParser):
         options = [option for action in self._actions for option in action.option_strings]
         for argument in rest:
             if argument.startswith("--"):
-                raise UserError(f"unknown option {argument!r}.{nearest(argument, options)} See --help")
+                raise UserError(f"unknown option {argument!r}.{nearest(argument, options)} See `{self.prog} --help`")
         overrides = _pairs(rest)
         load_plugins(args.modules)
         return args, overrides

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tta_cattan.cli.arguments import ConfigParser, method_names
+from tta_cattan.cli.arguments import DRY_RUN, METHODS, ConfigParser, config_file, method_names, option
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,57 +20,46 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_CFG = "cfgs/digits_c/cattan.yaml"
-LAUNCHERS = ("local", "ray")
 _MOST_WORKERS = 8  # of the command without arguments: each needs half a gigabyte
 # Its short second table.
 _STREAM = ["SETTING", "continual", "TEST.PROTOCOL", "online", "SEEDS", "0"]
 
 
-def parser() -> ConfigParser:
-    """Return the parser of the harness's arguments."""
-    result = ConfigParser(
-        prog="tta-cattan compare",
-        usage="%(prog)s [--cfg FILE] [--methods A,B,C] [--sweep KEY=A,B,C] [OPTIONS] [KEY VALUE ...]",
-        description="Compare test-time adaptation methods. Without arguments: all of ours on the embedded digits, "
-        "with a report.",
-    )
-    result.add_argument("--cfg", metavar="FILE", help="config file, e.g. cfgs/imagenet_c/cattan.yaml")
-    result.add_argument(
-        "--methods", metavar="A,B,C", help="compare several methods, each with its own file beside FILE"
-    )
-    result.add_argument(
+_PARSER = ConfigParser(
+    "compare",
+    "Compare test-time adaptation methods. Without arguments: all of ours on the embedded digits, with a report.",
+    config_file("cfgs/imagenet_c/cattan.yaml", required=False),
+    METHODS,
+    option(
         "--sweep",
-        metavar="KEY=A,B,C",
+        "one row per setting of a key, e.g. CATTAN.D=64,256; repeat it for every combination",
+        "KEY=A,B,C",
         action="append",
         default=[],
-        help="one row per setting of a key, e.g. CATTAN.D=64,256; repeat it for every combination",
-    )
-    result.add_argument(
+    ),
+    option(
         "--host",
-        metavar="PATH",
-        help="checkout of mariodoebler/test-time-adaptation, whose methods --methods can name as host:NAME",
-    )
-    result.add_argument("--launcher", choices=LAUNCHERS, default="local", help="where the results are computed")
-    result.add_argument(
-        "--address", metavar="HOST:PORT", help="a running Ray cluster, or 'auto'; default: start Ray here"
-    )
-    result.add_argument(
+        "checkout of mariodoebler/test-time-adaptation, whose methods --methods can name as host:NAME",
+        "PATH",
+    ),
+    option("--launcher", "where the results are computed", choices=("local", "ray"), default="local"),
+    option("--address", "a running Ray cluster, or 'auto'; default: start Ray here", "HOST:PORT"),
+    option(
         "--workers",
-        metavar="N",
+        "results computed at a time, each on one thread (default: one, on all threads; with Ray one per CPU)",
+        "N",
         type=int,
-        help="results computed at a time, each on one thread (default: one, on all threads; with Ray one per CPU)",
-    )
-    result.add_argument("--list", action="store_true", help="list methods, datasets and models, and exit")
-    result.add_argument(
-        "--list-layers", action="store_true", help="list the layers of the model that CATTAN.LAYER can name, and exit"
-    )
-    result.add_argument("--dry-run", action="store_true", help="check everything, say what would run and for how long")
-    return result
+    ),
+    option("--list", "list methods, datasets and models, and exit"),
+    option("--list-layers", "list the layers of the model that CATTAN.LAYER can name, and exit"),
+    DRY_RUN,
+    usage="[--cfg FILE] [--methods A,B,C] [--sweep KEY=A,B,C] [OPTIONS]",
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the harness."""
-    args, overrides = parser().parse(argv)
+    args, overrides = _PARSER.parse(argv)
     if args.list:
         return _list(args.host)
     from tta_cattan.bench.run.log import setup_logging

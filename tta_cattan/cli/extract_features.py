@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tta_cattan.cli.arguments import ConfigParser
+from tta_cattan.cli.arguments import ConfigParser, config_file, option
 from tta_cattan.util.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -14,38 +14,35 @@ if TYPE_CHECKING:
     from tta_cattan.bench.domain import Domain
 
 
-def parser() -> ConfigParser:
-    """Return the parser of the command's arguments."""
-    result = ConfigParser(
-        prog="tta-cattan extract-features",
-        usage="%(prog)s --cfg FILE --out DIR [options] [KEY VALUE ...]",
-        description="Write the features of every domain's images by the encoder MODEL.ARCH (timm/NAME, "
-        "torchvision/NAME) to DIR/<domain>/, for CORRUPTION.DATASET features. Run it again to resume. Under torchrun "
-        "the processes share the work.",
-    )
-    result.add_argument("--cfg", metavar="FILE", required=True, help="e.g. cfgs/domainnet_features/extract.yaml")
-    result.add_argument("--out", metavar="DIR", type=Path, required=True, help="where to write, one folder per domain")
-    result.add_argument("--domains", metavar="A,B", help="domains to encode (default: all)")
-    result.add_argument(
+_PARSER = ConfigParser(
+    "extract-features",
+    "Write the features of every domain's images by the encoder MODEL.ARCH (timm/NAME, torchvision/NAME) to "
+    "DIR/<domain>/, for CORRUPTION.DATASET features. Run it again to resume. Under torchrun the processes share the "
+    "work.",
+    config_file("cfgs/domainnet_features/extract.yaml"),
+    option("--out", "where to write, one folder per domain", "DIR", type=Path, required=True),
+    option("--domains", "domains to encode (default: all)", "A,B"),
+    option(
         "--weights",
+        "the encoder's weights: MODEL.CKPT_PATH (default), its library's, or random (to measure speed)",
         choices=("file", "library", "random"),
         default="file",
-        help="the encoder's weights: MODEL.CKPT_PATH (default), its library's, or random (to measure speed)",
-    )
-    result.add_argument(
+    ),
+    option(
         "--pool",
+        "class token, or the input of the encoder's classifier (default: the token if it was trained)",
         choices=("auto", "token", "head"),
         default="auto",
-        help="class token, or the input of the encoder's classifier (default: the token if it was trained)",
-    )
-    result.add_argument("--shard-size", metavar="N", type=int, default=4096, help="images per file (4096)")
-    result.add_argument("--dtype", choices=("float32", "float16"), default="float32")
-    return result
+    ),
+    option("--shard-size", "images per file (4096)", "N", type=int, default=4096),
+    option("--dtype", "of the features (float32)", choices=("float32", "float16"), default="float32"),
+    usage="--cfg FILE --out DIR [OPTIONS]",
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parser().parse(argv)
+    args, overrides = _PARSER.parse(argv)
     from tta_cattan.bench.data import benchmark_of
     from tta_cattan.bench.models.encoder import load_encoder
     from tta_cattan.bench.run.log import setup_logging

@@ -5,34 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tta_cattan.cli.arguments import ConfigParser
+from tta_cattan.cli.arguments import ConfigParser, config_file, option
 
-
-def parser() -> ConfigParser:
-    """Return the parser of the command's arguments."""
-    result = ConfigParser(
-        prog="tta-cattan fit-source",
-        usage="%(prog)s --cfg FILE [options] [KEY VALUE ...]",
-        description="Fit the source subspace of a model to its training images and write it to a file. "
-        "Run it again to resume. Under torchrun the processes share the work. With MODEL.ADAPTATION cattan_forward it "
-        "writes the source's moments, from 4,096 images.",
-    )
-    result.add_argument("--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/imagenet_c/cattan.yaml")
-    result.add_argument(
-        "--out", metavar="FILE", help="where to write it (default: where CATTAN.SOURCE_BASIS auto looks)"
-    )
-    result.add_argument("--per-class", metavar="N", type=int, help="use N images of each class (SOURCE.PER_CLASS)")
-    result.add_argument(
-        "--d", metavar="D", type=int, help="directions to keep (default: all that the images determine)"
-    )
-    result.add_argument("--half", action="store_true", help="store the basis in float16")
-    result.add_argument("--no-mean", action="store_true", help="do not store the mean feature")
-    return result
+_PARSER = ConfigParser(
+    "fit-source",
+    "Fit the source subspace of a model to its training images and write it to a file. Run it again to resume. Under "
+    "torchrun the processes share the work. With MODEL.ADAPTATION cattan_forward or cattan_plus it writes the source "
+    "moments, from up to 4,096 images.",
+    config_file("cfgs/imagenet_c/cattan.yaml"),
+    option("--out", "where to write it (default: where CATTAN.SOURCE_BASIS auto looks)", "FILE"),
+    option("--per-class", "use N images of each class (SOURCE.PER_CLASS)", "N", type=int),
+    option("--d", "directions to keep (default: all that the images determine)", "D", type=int),
+    option("--half", "store the basis in float16"),
+    option("--no-mean", "do not store the mean feature"),
+    usage="--cfg FILE [OPTIONS]",
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parser().parse(argv)
+    args, overrides = _PARSER.parse(argv)
     import torch
 
     from tta_cattan.bench.data import benchmark_of

@@ -23,8 +23,8 @@ from tta_cattan.util.memory import keep_freed_memory
 COMMANDS = {
     "compare": "compare adaptation methods on a benchmark",
     "extract-features": "write the features of a frozen encoder, once for all runs",
-    "fit-source": "fit the source subspace of a model and write it to a file",
-    "inspect": "print the contents of a subspace file",
+    "fit-source": "fit the source subspace (or moments) of a model and write it to a file",
+    "inspect": "print what a file of fit-source holds",
     "make-corruptions": "corrupt your own images in the layout of ImageNet-C or CIFAR-C",
     "pairs": "adapt between all pairs of domains, beside the published figures",
     "paper": "run a table or figure of the paper",

@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tta_cattan.cli.arguments import CommandParser
+from tta_cattan.cli.arguments import CommandParser, option
 from tta_cattan.util.errors import UserError, nearest
 
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command's arguments."""
-    result = CommandParser(
-        prog="tta-cattan make-corruptions",
-        description="Corrupt clean images: class folders become OUT/<corruption>/<severity>/<class>/*.JPEG "
-        "(ImageNet-C's layout), an .npz file with x and y becomes OUT/<corruption>.npy and labels.npy (CIFAR-C's). "
-        "Run it again to resume.",
-    )
-    result.add_argument(
-        "--images", metavar="PATH", type=Path, required=True, help="folder of class folders, or .npz file"
-    )
-    result.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help="e.g. data/ImageNet-C or data/CIFAR-10-C"
-    )
-    result.add_argument("--corruptions", metavar="A,B", help="names (default: the 15 common ones; 'all' adds 4 extra)")
-    result.add_argument("--severities", metavar="1,2", default="1,2,3,4,5", help="default: 1,2,3,4,5")
-    result.add_argument(
-        "--strengths", choices=("imagenet", "cifar"), help="default: cifar for .npz, imagenet for folders"
-    )
-    result.add_argument(
-        "--size", metavar="PX", type=int, default=224, help="in folders: resize to 256/224 of it, then crop (224)"
-    )
-    result.add_argument("--frost", metavar="DIR", type=Path, help="photographs of frost (default: a generated texture)")
-    result.add_argument("--workers", metavar="N", type=int, default=0, help="processes (default: one per core)")
-    result.add_argument("--seed", type=int, default=0)
-    result.add_argument(
+_PARSER = CommandParser(
+    "make-corruptions",
+    "Corrupt clean images: class folders become OUT/<corruption>/<severity>/<class>/*.JPEG (ImageNet-C's layout), an "
+    ".npz file with x and y becomes OUT/<corruption>.npy and labels.npy (CIFAR-C's). Run it again to resume.",
+    option("--images", "folder of class folders, or .npz file", "PATH", type=Path, required=True),
+    option("--out", "e.g. data/ImageNet-C or data/CIFAR-10-C", "DIR", type=Path, required=True),
+    option("--corruptions", "names (default: the 15 common ones; 'all' adds 4 extra)", "A,B"),
+    option("--severities", "default: 1,2,3,4,5", "1,2", default="1,2,3,4,5"),
+    option("--strengths", "default: cifar for .npz, imagenet for folders", choices=("imagenet", "cifar")),
+    option("--size", "in folders: resize to 256/224 of it, then crop (224)", "PX", type=int, default=224),
+    option("--frost", "photographs of frost (default: a generated texture)", "DIR", type=Path),
+    option("--workers", "processes (default: one per core)", "N", type=int, default=0),
+    option("--seed", "of the random numbers (0)", "N", type=int, default=0),
+    option(
         "--padded",
-        action="store_true",
-        help="for an .npz file: 10,000 rows per severity, the rest zero, as RobustBench's and TENT's loaders expect "
+        "for an .npz file: 10,000 rows per severity, the rest zero, as RobustBench's and TENT's loaders expect "
         "(147 MB a corruption at 32 px)",
-    )
-    return result
+    ),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args = parser().parse_args(argv)
+    args = _PARSER.parse_args(argv)
     from tta_cattan.bench.data.corruptions import COMMON, EXTRA, SEVERITIES
     from tta_cattan.bench.data.corruptions.apply import SMALLEST_SIDE
     from tta_cattan.bench.data.corruptions.make import Task, corrupt_array_file, corrupt_folder

@@ -5,30 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tta_cattan.cli.arguments import ConfigParser, method_names
+from tta_cattan.cli.arguments import METHODS, ConfigParser, config_file, method_names, option
 from tta_cattan.util.errors import UserError
 
-
-def parser() -> ConfigParser:
-    """Return the parser of the command's arguments."""
-    result = ConfigParser(
-        prog="tta-cattan paper",
-        usage="%(prog)s NAME [--cfg FILE] [options] [KEY VALUE ...], or %(prog)s --list",
-        description="Run a table or figure of the paper, beside the published figures; finished results are reused. "
-        "With --cfg the study runs on another benchmark.",
-    )
-    result.add_argument("name", nargs="?", metavar="NAME", help="a study; see --list")
-    result.add_argument("--list", action="store_true", help="list the studies, and exit")
-    result.add_argument("--cfg", metavar="FILE", help="a config whose benchmark replaces the paper's")
-    result.add_argument("--methods", metavar="A,B,C", help="methods instead of the study's")
-    result.add_argument("--sweep", metavar="KEY=A,B,C", help="settings instead of the study's")
-    result.add_argument("--out", metavar="DIR", type=Path, help="where to write (default: SAVE_DIR/paper)")
-    return result
+_PARSER = ConfigParser(
+    "paper",
+    "Run a table or figure of the paper, beside the published figures; finished results are reused. With --cfg the "
+    "study runs on another benchmark.",
+    option("name", "a study; see --list", "NAME", nargs="?"),
+    option("--list", "list the studies, and exit"),
+    config_file("cfgs/mnist_usps/cattan.yaml, whose benchmark replaces the paper's", required=False),
+    METHODS,
+    option("--sweep", "settings instead of the study's", "KEY=A,B,C"),
+    option("--out", "where to write (default: SAVE_DIR/paper)", "DIR", type=Path),
+    usage="NAME [--cfg FILE] [OPTIONS]",
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parser().parse(argv)
+    args, overrides = _PARSER.parse(argv)
     from tta_cattan.bench.paper.study import load_study, study_names
 
     if args.list:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tta_cattan.cli.arguments import ConfigParser
+from tta_cattan.cli.arguments import ConfigParser, config_file
 
-
-def parser() -> ConfigParser:
-    """Return the parser of the command's arguments."""
-    result = ConfigParser(
-        prog="tta-cattan train-source",
-        usage="%(prog)s --cfg FILE [KEY VALUE ...]",
-        description="Train a source model by the recipe in the SOURCE keys and write it with its source subspace to "
-        "CKPT_DIR, where every other command finds it. Run it again to resume.",
-    )
-    result.add_argument("--cfg", metavar="FILE", required=True, help="config file, e.g. cfgs/officehome/base.yaml")
-    return result
+_PARSER = ConfigParser(
+    "train-source",
+    "Train a source model by the recipe in the SOURCE keys and write it with its source subspace to CKPT_DIR, where "
+    "every other command finds it. Run it again to resume.",
+    config_file("cfgs/officehome/base.yaml"),
+    usage="--cfg FILE",
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args, overrides = parser().parse(argv)
+    args, overrides = _PARSER.parse(argv)
     import torch
 
     from tta_cattan.bench.data import benchmark_of

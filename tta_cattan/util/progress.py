@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -14,17 +14,34 @@ from tta_cattan.util.errors import raise_if_interrupted
 
 T = TypeVar("T")
 _LINE_EVERY = 60.0  # seconds between two lines where there is no terminal
-_hidden = False
+_tell: Callable[[float, str], None] | None = None  # where this process works for another one
+_last: _Bar | None = None
 
 
-def hide_progress() -> None:
-    """Show no progress in this process: it works for another one that does."""
-    global _hidden
-    _hidden = True
+def relay_progress(tell: Callable[[float, str], None]) -> None:
+    """Show no progress in this process but tell another one, once a second: the part that is done, and its name."""
+    global _tell
+    _tell = tell
+
+
+def show_running(parts: Iterable[tuple[float, str]]) -> None:
+    """Add to the last bar what other processes have told: the parts of results that are done, and the first's name."""
+    found = list(parts)
+    if _last is not None:
+        _last.running = sum(part for part, _ in found)
+        _last.set_postfix_str(found[0][1] if found else "", refresh=False)
+        _last.refresh()
 
 
 class _Bar(tqdm):
     """A bar that checks for Ctrl-C at every step."""
+
+    running = 0.0  # steps' worth of work that is under way
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        shown = super().format_dict
+        return {**shown, "n": round(shown["n"] + self.running, 1)} if self.running else shown
 
     def __iter__(self) -> Iterator[T]:
         for item in super().__iter__():
@@ -36,7 +53,22 @@ class _Bar(tqdm):
         return super().update(n)
 
 
-class _Lines(_Bar):
+class _Quiet(_Bar):
+    """A bar that draws nothing."""
+
+    disable: bool
+
+    def clear(self, nolock: bool = False) -> None:
+        """There is nothing to erase."""
+
+    def close(self) -> None:
+        """End without tqdm's carriage return."""
+        if not self.disable:
+            self.disable = True
+            self._decr_instances(self)
+
+
+class _Lines(_Quiet):
     """A bar that prints a line of its own once a minute instead of redrawing itself."""
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -48,16 +80,14 @@ class _Lines(_Bar):
             self._next_line = time.monotonic() + _LINE_EVERY
             print(str(self), file=sys.stderr, flush=True)
 
-    def clear(self, nolock: bool = False) -> None:
-        """There is nothing to erase."""
 
-    disable: bool
+class _Relay(_Quiet):
+    """A bar that another process shows."""
 
-    def close(self) -> None:
-        """End without tqdm's carriage return."""
-        if not self.disable:
-            self.disable = True
-            self._decr_instances(self)
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        name = self.desc.removesuffix(": ")
+        if _tell is not None:
+            _tell(self.n / self.total if self.total else 0.0, f"{name}, {self.postfix}" if self.postfix else name)
 
 
 def progress(iterable: Iterable[T] | None, total: int | None = None, desc: str = "") -> tqdm[T]:
@@ -66,9 +96,10 @@ def progress(iterable: Iterable[T] | None, total: int | None = None, desc: str =
     On a terminal a bar appears after two seconds and is erased at the end. Elsewhere there is a line a minute;
     ``TTA_CATTAN_PROGRESS=1`` asks for the bar, ``=0`` for nothing.
     """
+    global _last
     wish = os.environ.get("TTA_CATTAN_PROGRESS")
-    kind = _Bar if wish == "1" or sys.stderr.isatty() else _Lines
-    return kind(
+    kind = _Relay if _tell else _Bar if wish == "1" or sys.stderr.isatty() else _Lines
+    _last = kind(
         iterable,
         total=total,
         desc=desc,
@@ -78,5 +109,6 @@ def progress(iterable: Iterable[T] | None, total: int | None = None, desc: str =
         dynamic_ncols=kind is _Bar,
         ncols=None if kind is _Bar else 100,
         mininterval=0.1 if kind is _Bar else 1.0,
-        disable=_hidden or wish == "0",
+        disable=wish == "0",
     )
+    return _last

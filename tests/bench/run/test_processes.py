@@ -5,14 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from digits_runs import compare, main_in_process, read_cells, start
 
 from tta_cattan.bench.run import launchers
 from tta_cattan.cli.main import main
+from tta_cattan.util import progress
 
 
 def test_the_figures_are_those_of_one_process_streams_too(tmp_path):
@@ -42,12 +45,35 @@ def test_a_lost_worker_is_one_line(tmp_path):
 
 
 def test_a_worker_ends_with_its_parent(monkeypatch):
-    for name in ("launchers.signal.signal", "launchers.hide_progress", "cell.torch.set_num_threads"):  # ours stay
+    for name in ("launchers.signal.signal", "launchers.relay_progress", "cell.torch.set_num_threads"):  # ours stay
         monkeypatch.setattr(f"tta_cattan.bench.run.{name}", lambda *_: None)
     ours, theirs = multiprocessing.Pipe()
     ours.send_bytes(launchers.pickle.dumps(({}, [], {})))
     ours.close()
     launchers._work(theirs)
+
+
+def test_a_worker_says_where_it_is(monkeypatch):
+    def run_cell(job, setting):
+        with progress.progress(None, 2, "tent fog5 seed 0") as bar:
+            for clock in ("start_t", "last_print_t"):  # as if three seconds had passed
+                setattr(bar, clock, getattr(bar, clock) - 3)
+            bar.update()
+        return launchers.Fault(job.cell, "done")
+
+    monkeypatch.setattr(progress, "_tell", None)
+    monkeypatch.setattr(launchers, "run_cell", run_cell)
+    for name in ("launchers.signal.signal", "launchers.begin_worker"):
+        monkeypatch.setattr(f"tta_cattan.bench.run.{name}", lambda *_: None)
+    ours, theirs = multiprocessing.Pipe()
+    worker = threading.Thread(target=launchers._work, args=(theirs,))
+    worker.start()
+    for message in (({"tent": None}, [], {}), SimpleNamespace(cell=SimpleNamespace(label="tent"))):
+        launchers._tell(ours, message)
+    assert launchers._received(ours, None) == launchers.Step(0.5, "tent fog5 seed 0")
+    assert launchers._received(ours, None).reason == "done"
+    ours.close()
+    worker.join()
 
 
 def test_what_a_worker_raises_is_raised_here(tmp_path, capsys):

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
 from tta_cattan.bench.data.datasets import (
+    check_count,
     check_images,
     count_per_class,
     first,
@@ -98,12 +99,8 @@ class _CifarC(_Cifar):
                     f"(2.9 GB in all), from Zenodo record {self.record}, {self.folder}.tar, unpacked in DATA_DIR "
                     f"({self.cfg.DATA_DIR}); or make them from your own images with `tta-cattan make-corruptions`"
                 )
-        there, asked = min(N_TEST, len(self._labels())), self.cfg.CORRUPTION.NUM_EX
-        if asked > there:
-            raise UserError(
-                f"CORRUPTION.NUM_EX = {asked}, and {root}/labels.npy counts {there:,} images: give at most that many, "
-                "or -1 for all there are"
-            )
+        there = min(N_TEST, len(self._labels()))
+        check_count(self.cfg.CORRUPTION.NUM_EX, there, f"{root}/labels.npy counts")
         for domain in self.domains():
             self._check_rows(domain)
 

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from tta_cattan.bench.data.image_files import ImageList
 from tta_cattan.bench.data.stream import BatchedDataset
 from tta_cattan.util.door import checked_array, checked_labels, open_npy, parsing, regular_file
+from tta_cattan.util.errors import UserError
 
 
 def to_tensor(images: np.ndarray) -> Tensor:
@@ -94,6 +95,14 @@ class BatchedPart(BatchedDataset):
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inputs and labels at ``indices`` of this part."""
         return self.dataset.gather(self._places[indices])
+
+
+def check_count(asked: int, there: int, where: str) -> None:
+    """Refuse more images than ``where`` ('FOLDER holds') has."""
+    if asked > there:
+        raise UserError(
+            f"CORRUPTION.NUM_EX = {asked}, and {where} {there:,} images: give at most that many, or -1 for all of them"
+        )
 
 
 def first(dataset: TensorDataset, n: int) -> TensorDataset:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
+from tta_cattan.bench.data.datasets import check_count
 from tta_cattan.bench.data.image_files import (
     ImageList,
     find_images,
@@ -49,7 +50,7 @@ def _training_samples(folder: Path) -> list[tuple[Path, int]]:
 
 
 class _ImageNet(Benchmark):
-    """``<root>/<wnid>/<image>``; NUM_EX up to 5,000 takes RobustBench's images, more (or -1) all there are."""
+    """``<root>/<wnid>/<image>``; NUM_EX up to 5,000 takes RobustBench's images, 50,000 or -1 all."""
 
     num_classes, family = 1000, "imagenet"
     obtain: str
@@ -89,7 +90,9 @@ class _ImageNet(Benchmark):
     def _samples(self, domain: Domain) -> list[tuple[Path, int]]:
         root = self.root(domain)
         if not self._uses_ids():
-            return find_images(root, class_labels())
+            found = find_images(root, class_labels())
+            check_count(self.cfg.CORRUPTION.NUM_EX, len(found), f"{root} holds")
+            return found
         ids = robustbench_ids()[: self.cfg.CORRUPTION.NUM_EX]
         return [(root / name, class_labels()[name.split("/")[0]]) for name in ids]
 

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,10 +28,17 @@ from tta_cattan.bench.run.host_methods import borrowed
 from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.util.errors import UserError, first_line
-from tta_cattan.util.progress import hide_progress
+from tta_cattan.util.progress import relay_progress, show_running
 from tta_cattan.util.registry import imported_modules
 
 logger = logging.getLogger(__name__)
+
+
+class Step(NamedTuple):
+    """How far a worker is with a cell: the part that is done, and the cell's name and epoch."""
+
+    part: float
+    name: str
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ class ProcessLauncher:
         busy: dict[Any, BaseProcess] = {}
         beginning = dict(settings), imported_modules(), borrowed()
         processes = []
+        running: dict[Any, Step] = {}
         try:
             for _ in range(min(self.workers, len(jobs))):
                 connection, process = _start_worker(beginning)
@@ -59,7 +67,14 @@ class ProcessLauncher:
             while busy:
                 ready: list[Any] = wait(list(busy))
                 for connection in ready:
-                    yield _received(connection, busy[connection])
+                    answer = _received(connection, busy[connection])
+                    if isinstance(answer, Step):
+                        running[connection] = answer
+                        show_running(running.values())
+                        continue
+                    running.pop(connection, None)
+                    show_running(running.values())
+                    yield answer
                     if waiting:
                         _tell(connection, waiting.pop())
                     else:
@@ -98,8 +113,8 @@ def _told(connection: Any) -> Any:
     return pickle.loads(connection.recv_bytes())
 
 
-def _received(connection: Any, process: BaseProcess) -> Record | Fault:
-    """Return a worker's record, or raise what it raised."""
+def _received(connection: Any, process: BaseProcess) -> Record | Fault | Step:
+    """Return a worker's record or how far it is, or raise what it raised."""
     try:
         answer = _told(connection)
     except (EOFError, ConnectionError) as error:
@@ -108,7 +123,7 @@ def _received(connection: Any, process: BaseProcess) -> Record | Fault:
             f"a worker process was lost (exit code {process.exitcode}), most likely for lack of memory: use fewer "
             "(--workers); run the same command to resume"
         ) from error
-    if isinstance(answer, (Record, Fault)):
+    if isinstance(answer, (Record, Fault, Step)):
         return answer
     raised, text = answer
     raise raised from None if isinstance(raised, UserError) else RuntimeError(f"in a worker process:\n{text}")
@@ -117,7 +132,7 @@ def _received(connection: Any, process: BaseProcess) -> Record | Fault:
 def _work(connection: Connection) -> None:
     """Compute cells until there are no more; a parent that is gone ends it too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us
-    hide_progress()
+    relay_progress(lambda part, name: _tell(connection, Step(part, name)))
     with suppress(EOFError, ConnectionError):
         settings, modules, hosts = _told(connection)
         begin_worker(modules, hosts)
