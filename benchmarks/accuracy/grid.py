@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import t as student
+
 from tta_cattan.bench.data.corruptions import EXTRA
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.run.gather import gather
@@ -26,13 +28,17 @@ COLUMNS: Mapping[str, Sequence[Any]] = {
     "mirror": ("MIRROR", True),
     "both": ("BN.STATISTICS", "blend", "MIRROR", True),
     "classes": ("CLASSES.USE", True),
+    "blend and classes": ("BN.STATISTICS", "blend", "CLASSES.USE", True),
     "all": ("BN.STATISTICS", "blend", "MIRROR", True, "CLASSES.USE", True),
 }
 
 
 @dataclass(frozen=True)
 class Grid:
-    """One table: a config, what its choosing and its reported runs change, the rates tried, and its columns."""
+    """One table: a config, what its choosing and its reported runs change, the rates tried, and its columns.
+
+    ``choosing_cfg`` is the config of the choosing runs where it is another; ``readings`` are tried beside the rates.
+    """
 
     name: str
     title: str
@@ -43,19 +49,28 @@ class Grid:
     columns: Sequence[str]
     methods: Sequence[str] = (*FIXED, *LEARNING)
     pairs: bool = False
+    choosing_cfg: str = ""
+    readings: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A method in a column: its chosen rate, accuracy by (domain, seed), and seconds per image."""
+    """A method in a column: the chosen settings, accuracy by (domain, seed), and seconds per image."""
 
-    rate: float | None
+    chosen: Mapping[str, Any]
     accuracy: Mapping[tuple[str, int], float]
     cost: float
 
     @property
     def mean(self) -> float:
         return statistics.fmean(self.accuracy.values())
+
+    def by_domain(self) -> dict[str, float]:
+        """Return the mean over seeds of each domain."""
+        found = defaultdict(list)
+        for (domain, _), value in self.accuracy.items():
+            found[domain].append(value)
+        return {domain: statistics.fmean(values) for domain, values in found.items()}
 
 
 def grids(data: Path, out: Path) -> list[Grid]:
@@ -68,7 +83,12 @@ def grids(data: Path, out: Path) -> list[Grid]:
     reported = [*cifar, "DATA_DIR", out / "cifar-reported", "CORRUPTION.TYPE", list(SEVERAL)]
     online, offline = ["TEST.PROTOCOL", "online"], ["TEST.PROTOCOL", "offline", "TEST.EPOCHS", 3]
     features = {name: ["DATA_DIR", out / "features" / name] for name in ("office31", "officehome")}
-    on_features = {"columns": ("nothing", "classes"), "rates": (1e-4, 1e-3), "pairs": True}
+    on_features = {
+        "columns": ("nothing", "blend", "classes", "blend and classes"),
+        "rates": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
+        "readings": ("CATTAN.CLASS_BALANCE=sum,running",),
+        "pairs": True,
+    }
     without_images = tuple(method for method in (*FIXED, *LEARNING) if method != "ip")
     return [
         Grid(
@@ -91,20 +111,22 @@ def grids(data: Path, out: Path) -> list[Grid]:
         ),
         Grid(
             "office31",
-            "Office-31, frozen ResNet-50 features, six tasks, offline, 5 epochs; rates chosen on OfficeHome",
+            "Office-31, frozen ResNet-50 features, six tasks, offline; settings chosen on OfficeHome's A>C and C>A",
             "cfgs/office31_features/cattan.yaml",
-            [*features["officehome"], "DATA.DOMAINS", ["Art", "Clipart", "Product", "Real World"], "SEEDS", [0]],
-            [*features["office31"], "SEEDS", [0]],
+            [*features["officehome"], "DATA.DOMAINS", ["Art", "Clipart"], "SEEDS", [0]],
+            [*features["office31"], "SEEDS", [0, 1, 2]],
             methods=without_images,
+            choosing_cfg="cfgs/officehome_features/cattan.yaml",
             **on_features,
         ),
         Grid(
             "officehome",
-            "OfficeHome, frozen ResNet-50 features, twelve tasks, offline, 5 epochs; rates chosen on Office-31",
+            "OfficeHome, frozen ResNet-50 features, twelve tasks, offline; settings chosen on Office-31's A>W and W>A",
             "cfgs/officehome_features/cattan.yaml",
-            [*features["office31"], "DATA.DOMAINS", ["amazon", "dslr", "webcam"], "SEEDS", [0]],
-            [*features["officehome"], "SEEDS", [0]],
+            [*features["office31"], "DATA.DOMAINS", ["amazon", "webcam"], "SEEDS", [0]],
+            [*features["officehome"], "SEEDS", [0, 1, 2]],
             methods=without_images,
+            choosing_cfg="cfgs/office31_features/cattan.yaml",
             **on_features,
         ),
         Grid(
@@ -128,58 +150,67 @@ def run_grid(grid: Grid, out: Path) -> dict[tuple[str, str], Entry]:
         for method in grid.methods:
             if method == "source" and column != grid.columns[0]:
                 continue
-            rates = grid.rates if method in LEARNING else ()
-            rate = best_rate(_records(grid, grid.choosing, method, options, rates, out)) if rates else None
-            records = _records(grid, grid.reported, method, options, (rate,) if rates else (), out)
+            chosen: Mapping[str, Any] = {}
+            if method in LEARNING:
+                tried = [f"OPTIM.LR={','.join(map(str, grid.rates))}", *grid.readings]
+                cfg = grid.choosing_cfg or grid.cfg
+                chosen = best_settings(_records(grid, cfg, [*grid.choosing, *options], method, tried, out))
+            settled = [f"{key}={value}" for key, value in chosen.items()]
+            records = _records(grid, grid.cfg, [*grid.reported, *options], method, settled, out)
             accuracy = {(record.cell.domain, record.cell.seed): 100 * record.metrics["accuracy"] for record in records}
             cost = sum(r.metrics["seconds"] for r in records) / sum(r.metrics["n"] for r in records)
-            found[method, column] = Entry(rate, accuracy, cost)
+            found[method, column] = Entry(chosen, accuracy, cost)
     return found
 
 
 def _records(
-    grid: Grid, changes: Sequence[Any], method: str, options: Sequence[Any], rates: Sequence[Any], out: Path
+    grid: Grid, cfg: str, changes: Sequence[Any], method: str, tried: Sequence[str], out: Path
 ) -> Sequence[Record]:
-    """Return the results of one method, at each of the rates where there are any."""
+    """Return the results of one method, under each combination of what is tried."""
     places = ["SAVE_DIR", out / "results", "CKPT_DIR", out / "ckpt"]
-    overrides = [str(value) if isinstance(value, Path) else value for value in (*changes, *options, *places)]
-    sweeps = parse_sweeps([f"OPTIM.LR={','.join(map(str, rates))}"] if rates else [])
-    return gather(find_config(grid.cfg), overrides, [method], sweeps, pairs=grid.pairs).records
+    overrides = [str(value) if isinstance(value, Path) else value for value in (*changes, *places)]
+    return gather(find_config(cfg), overrides, [method], parse_sweeps(tried), pairs=grid.pairs).records
 
 
-def best_rate(records: Sequence[Record]) -> float:
-    """Return the rate with the highest mean accuracy."""
-    by_rate = defaultdict(list)
+def best_settings(records: Sequence[Record]) -> dict[str, Any]:
+    """Return the settings with the highest mean accuracy."""
+    found = defaultdict(list)
     for record in records:
-        by_rate[dict(record.cell.settings)["OPTIM.LR"]].append(record.metrics["accuracy"])
-    return max(by_rate, key=lambda rate: statistics.fmean(by_rate[rate]))
+        found[record.cell.settings].append(record.metrics["accuracy"])
+    return dict(max(found, key=lambda settings: statistics.fmean(found[settings])))
 
 
 def paired(ours: Entry, theirs: Entry) -> tuple[float, float]:
-    """Return the mean difference over (domain, seed) and half its 95 % interval, from the differences' spread."""
-    differences = [value - theirs.accuracy[key] for key, value in ours.accuracy.items()]
+    """Return the mean difference over domains and half its 95 % interval (Student's t).
+
+    Note: the seeds of a domain share its images, so they are averaged first and count as one pair.
+    """
+    other = theirs.by_domain()
+    differences = [value - other[domain] for domain, value in ours.by_domain().items()]
     if len(differences) < 2:
         return statistics.fmean(differences), math.inf
-    return statistics.fmean(differences), 1.96 * statistics.stdev(differences) / math.sqrt(len(differences))
+    quantile = student.ppf(0.975, len(differences) - 1)
+    return statistics.fmean(differences), quantile * statistics.stdev(differences) / math.sqrt(len(differences))
 
 
 def to_markdown(found: Mapping[tuple[str, str], Entry], columns: Sequence[str]) -> str:
-    """Return the grid: accuracy (rate; ms per image), and what CATTAn-F has beyond the best other of each column."""
+    """Return the grid: accuracy (settings; ms per image), and CATTAn-F minus Norm and the best other of each column."""
     methods = list(dict.fromkeys(method for method, _ in found))
     lines = [f"| method | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
     for method in methods:
         cells = [_shown(found[method, column]) if (method, column) in found else "" for column in columns]
         lines.append(f"| {method_title(method)} | {' | '.join(cells)} |")
-    cells = []
-    for column in columns:
-        others = [m for m in methods if (m, column) in found and m != "cattan_forward"]
-        best = max(others, key=lambda method: found[method, column].mean)
-        difference, half = paired(found["cattan_forward", column], found[best, column])
-        cells.append(f"{difference:+.1f} ± {half:.1f} ({method_title(best)})")
-    lines.append(f"| CATTAn-F minus the best other | {' | '.join(cells)} |")
+    ours = "cattan_forward"
+    for name, among in (("Norm", ["norm"]), ("the best other", [m for m in methods if m != ours])):
+        cells = []
+        for column in columns:
+            best = max((m for m in among if (m, column) in found), key=lambda method: found[method, column].mean)
+            difference, half = paired(found[ours, column], found[best, column])
+            cells.append(f"{difference:+.1f} ± {half:.1f}" + (f" ({method_title(best)})" if len(among) > 1 else ""))
+        lines.append(f"| {method_title(ours)} minus {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _shown(entry: Entry) -> str:
-    rate = "" if entry.rate is None else f"{entry.rate:g}; "
-    return f"{entry.mean:.1f} ({rate}{1000 * entry.cost:.2g} ms)"
+    chosen = ", ".join(value if isinstance(value, str) else f"{value:g}" for value in entry.chosen.values())
+    return f"{entry.mean:.1f} ({'; '.join(filter(None, (chosen, f'{1000 * entry.cost:.2g} ms')))})"

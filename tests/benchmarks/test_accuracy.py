@@ -10,10 +10,11 @@ import torch
 from digits_runs import overrides
 
 from benchmarks.accuracy.__main__ import main
-from benchmarks.accuracy.grid import COLUMNS, Entry, Grid, grids, paired, run_grid, to_markdown
+from benchmarks.accuracy.grid import COLUMNS, Entry, Grid, best_settings, grids, paired, run_grid, to_markdown
 from benchmarks.accuracy.left_on import PHASES, RUBBISH, RUBBISH_BATCHES, Stream, batches, load_phase, order, rubbish
 from benchmarks.accuracy.shifts import ChoosingDigits, make_all, make_cifar, make_digits
 from tta_cattan.bench.domain import Domain
+from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.run.plan import plan_rows
 from tta_cattan.config import find_config, load_cfg
 from tta_cattan.util.errors import UserError
@@ -26,10 +27,10 @@ TINY = Grid(
 
 def test_every_grid_loads_and_chooses_on_what_it_does_not_report():
     for grid in grids(Path("data"), Path("out")):
-        for changes in (grid.choosing, grid.reported):
+        for cfg, changes in ((grid.choosing_cfg or grid.cfg, grid.choosing), (grid.cfg, grid.reported)):
             for column in grid.columns:
                 values = [str(v) if isinstance(v, Path) else v for v in (*changes, *COLUMNS[column])]
-                rows = plan_rows(find_config(grid.cfg), values, grid.methods)
+                rows = plan_rows(find_config(cfg), values, grid.methods)
                 assert [row.method for row in rows] == list(grid.methods)
         data = [
             tuple(str(v) for k, v in zip(c[::2], c[1::2], strict=True) if k.startswith(("DATA", "CORRUPTION")))
@@ -41,7 +42,7 @@ def test_every_grid_loads_and_chooses_on_what_it_does_not_report():
 def test_a_grid_runs_and_its_cells_are_used_again(tmp_path):
     found = run_grid(TINY, tmp_path)
     assert set(found) == {("source", "nothing"), *((m, c) for m in TINY.methods[1:] for c in TINY.columns)}
-    assert found["tent", "nothing"].rate in TINY.rates and found["norm", "both"].rate is None
+    assert found["tent", "nothing"].chosen["OPTIM.LR"] in TINY.rates and not found["norm", "both"].chosen
     text = to_markdown(found, TINY.columns)
     assert "| CATTAn-F |" in text and "CATTAn-F minus the best other" in text
     written = sorted(tmp_path.rglob("results.jsonl"))
@@ -50,10 +51,28 @@ def test_a_grid_runs_and_its_cells_are_used_again(tmp_path):
     assert [path.read_bytes() for path in written] == before, "nothing was computed again"
 
 
-def test_a_paired_interval():
-    ours, theirs = (Entry(None, {("a", s): v for s, v in enumerate(values)}, 1.0) for values in ((3, 5, 7), (2, 3, 4)))
-    difference, half = paired(ours, theirs)
-    assert difference == pytest.approx(2) and half == pytest.approx(1.96 / 3**0.5)
+def test_a_paired_interval_counts_domains_and_not_seeds():
+    def entry(*values: float) -> Entry:
+        return Entry(
+            {},
+            {(name, s): v + shift for name, v in zip("abc", values, strict=True) for s, shift in ((0, -1), (1, 1))},
+            1.0,
+        )
+
+    difference, half = paired(entry(3, 5, 7), entry(2, 3, 4))
+    assert difference == pytest.approx(2) and half == pytest.approx(4.302653 / 3**0.5)  # t at 2 degrees of freedom
+
+
+def test_the_best_settings_are_of_the_mean_over_domains():
+    def record(rate: float, balance: str, domain: str, accuracy: float) -> Record:
+        settings = (("OPTIM.LR", rate), ("CATTAN.CLASS_BALANCE", balance))
+        return Record(Cell("cattan", domain, 0, 0, settings), "", {"accuracy": accuracy}, {})
+
+    records = [record(1e-3, "sum", "a", 0.9), record(1e-3, "sum", "b", 0.1), record(1e-2, "running", "a", 0.6)]
+    assert best_settings([*records, record(1e-2, "running", "b", 0.6)]) == {
+        "OPTIM.LR": 1e-2,
+        "CATTAN.CLASS_BALANCE": "running",
+    }
 
 
 def test_an_unknown_table_is_told(capsys):

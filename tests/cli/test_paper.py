@@ -6,6 +6,7 @@ import csv
 
 import pytest
 from digits_runs import overrides
+from image_trees import write_tree
 
 from tta_cattan.bench.paper.study import study_names
 from tta_cattan.bench.run import cell as cell_module
@@ -124,3 +125,15 @@ def test_pairs_of_domains_are_the_columns(tmp_path, capsys, computed, real_data)
     out = capsys.readouterr().out
     assert "A>D" in out and "C>D" in out and "W>D" in out and "D>A" not in out
     assert len(computed) == 6 and "office_caltech10 instead of pointda10" in out
+
+
+def test_a_part_of_the_papers_images_is_not_taken_for_all(tmp_path, capsys):
+    write_tree(tmp_path, "officehome", n=2)
+    values = {"DATA_DIR": tmp_path, "SAVE_DIR": tmp_path / "out", "CKPT_DIR": tmp_path / "out", "DATA.IMAGE_SIZE": 28}
+    values |= {"DATA.SOURCE": "Art", "DATA.TARGET": "Clipart", "SOURCE.INIT": "random", "SOURCE.EPOCHS": 1, "SEEDS": 0}
+    values |= {"MODEL.ARCH": "shot/small_resnet", "SOURCE.BATCH_SIZE": 6}
+    arguments = [str(part) for pair in values.items() for part in pair]
+    assert main(["paper", "table-officehome", "--methods", "source", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "Art has 6 images here and 2,427 in the data set" in out and "difference" not in out
+    assert "published" in out and "43.7" in out

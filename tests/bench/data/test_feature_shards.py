@@ -71,6 +71,14 @@ def test_the_benchmark_gives_what_was_written(domains, tmp_path):
     assert len(features_of(tmp_path, "CORRUPTION.NUM_EX", 5).target(benchmark.domains()[0])) == 5
 
 
+def test_a_part_of_a_data_set_is_called_a_part(domains, tmp_path):
+    assert features_of(tmp_path).differs_from_published().endswith("; one 8, two 11 samples")
+    for seed, name in enumerate(("amazon", "dslr", "webcam")):
+        write_domain(tmp_path, name, 8, seed)
+    office = ["DATA.DOMAINS", ["amazon", "dslr", "webcam"], "DATA.SOURCE", "dslr", "DATA.TARGET", "webcam"]
+    assert features_of(tmp_path, *office).differs_from_published().endswith("; dslr 8 of 498, webcam 8 of 795 samples")
+
+
 def test_the_description_follows_the_content(domains, tmp_path):
     before = features_of(tmp_path).describe()
     open_features.cache_clear()

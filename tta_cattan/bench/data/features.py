@@ -314,10 +314,15 @@ class Features(DomainBenchmark):
         return {"name": "features", "domains": {name: content_hash(self._folder(name)) for name in there}}
 
     def differs_from_published(self) -> str:
-        """Say that the encoder is frozen, and how many samples there are."""
+        """Say that the encoder is frozen, and how many samples there are, of how many in the data set."""
         names = [self.source_domain, *(domain.name for domain in self.domains())]
         folders = [open_features(self._folder(name)) for name in names]
-        sizes = ", ".join(f"{each.manifest.domain} {len(each.labels):,}" for each in folders)
+        known = map(BENCHMARK_REGISTRY.get, BENCHMARK_REGISTRY.registered_names())
+        whole = next((cls.sizes for cls in known if set(getattr(cls, "sizes", ())) == set(self.short_names)), {})
+        sizes = ", ".join(
+            f"{name} {len(each.labels):,}" + (f" of {whole[name]:,}" if whole.get(name, 0) > len(each.labels) else "")
+            for name, each in zip(names, folders, strict=True)
+        )
         arch = folders[0].manifest.encoder.get("arch", "encoder")
         return f"features of a frozen {arch}, not a network trained end to end; {sizes} samples"
 
