@@ -64,9 +64,9 @@ class Recorder:
         """Return the context in which our classes are watched."""
         adapt, reset = AdaptationMethod.forward_and_adapt, AdaptationMethod.reset
 
-        def watched_adapt(method: AdaptationMethod, x: Tensor, *arguments: Any) -> Tensor:
+        def watched_adapt(method: AdaptationMethod, x: Tensor, *arguments: Any, **options: Any) -> Tensor:
             self.events.append(x.clone())
-            self.logits.append(adapt(method, x, *arguments))
+            self.logits.append(adapt(method, x, *arguments, **options))
             return self.logits[-1]
 
         def watched_reset(method: AdaptationMethod) -> None:

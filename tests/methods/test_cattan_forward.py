@@ -290,7 +290,7 @@ def test_the_projection_and_the_classes_of_cattan_plus_fold_together():
     method.prepare(batches)
     method.finish(batches)
     x = features(9, shift=2.0)
-    assert method.target_classes.found
+    assert method.target.classes is not None
     torch.testing.assert_close(method.fold()(x), method.predict(x), atol=1e-4, rtol=1e-4)
 
 

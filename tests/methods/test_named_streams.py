@@ -80,7 +80,7 @@ def test_an_offline_stream_keeps_what_it_prepared():
             assert torch.equal(method(x, indices), alone(x, indices))
         method.finish(batches), alone.finish(batches)
         assert torch.equal(method.predict(batches[0][1]), alone.predict(batches[0][1]))
-    assert not method.target_classes.found, "the classes belong to the stream"
+    assert method.target.classes is None, "the classes belong to the stream"
 
 
 def test_a_stream_shares_the_frozen_network():

@@ -12,12 +12,15 @@ from tta_cattan.alignment.aligned import (
 )
 from tta_cattan.alignment.classes import (
     TargetClasses,
+    TargetSamples,
+    balanced_limit,
     balancing_offset,
     change_weight,
     class_discriminants,
     fit_class_structure,
     left_out_densities,
     matching_temperature,
+    may_be_balanced,
     sample_weight,
 )
 from tta_cattan.alignment.dimension import eigenvalue_gaps, select_dimension, stability_bound, stability_curve

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from tta_cattan.network.layers import channel_place, effective_linear, frozen_copy, with_weight
+from tta_cattan.network.layers import Call, channel_place, effective_linear, frozen_copy, with_weight
 
 REDUCTIONS = ("sum", "mean")
 _ALIGNMENT = ("phi", "target_basis", "target_mean", "readout", "offset", "optimum")
@@ -77,23 +77,21 @@ class Aligned(nn.Module):
 
     The readout of a layer is ``R = W_s^T, r = m_s``; that of a linear classifier ``h(z) = z H^T + b`` is
     ``R = W_s^T H^T, r = b + m_s H^T``, so that no D x D product is ever formed. While ``enabled`` is False the features
-    go their plain way. With ``residual`` the plain way stays and only what ``Phi`` has learnt is added,
-    ``plain(z) + (z W_t) (Phi - Phi*) R``: nothing of a feature is lost.
+    go their plain way.
 
     It is a module, not a hook, so that ``deepcopy``, ``state_dict`` and ``load_state_dict(strict=True)`` carry the
     alignment along, whatever its dimensions.
     """
 
-    def __init__(self, like: Tensor, residual: bool = False) -> None:
+    def __init__(self, like: Tensor) -> None:
         """``like`` gives the device and precision of the alignment."""
         super().__init__()
-        self.residual = residual
         self.enabled = False
         self.register_buffer("like", like.detach().new_empty(0), persistent=False)
         self.register_parameter("phi", None)
         for name in _ALIGNMENT[1:]:
             self.register_buffer(name, None)
-        self._calls: list[tuple[Tensor, Tensor]] | None = None
+        self._calls: list[Call] | None = None
         self._before: Callable[[Tensor], None] | None = None
 
     def features(self, x: Tensor) -> Tensor:
@@ -106,6 +104,10 @@ class Aligned(nn.Module):
 
     def plain(self, features: Tensor) -> Tensor:
         """Return what the features become without the alignment."""
+        raise NotImplementedError
+
+    def plain_map(self) -> tuple[Tensor, Tensor | None]:
+        """Return the weight (K x D) and bias of ``plain``."""
         raise NotImplementedError
 
     def read_out(self, source_basis: Tensor, source_mean: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -158,32 +160,40 @@ class Aligned(nn.Module):
             before(features)
         result = self.restored(self._aligned(features) if self.enabled else self.plain(features))
         if self._calls is not None:
-            self._calls.append((features, result))
+            self._calls.append(Call(features, result))
         return result
 
     def _aligned(self, features: Tensor) -> Tensor:
-        if self.residual:
-            learnt = features @ self.target_basis @ ((self.phi - self.optimum) @ self.readout)
-            return self.plain(features) + learnt
         if self.target_mean is not None:
             features = features - self.target_mean
         result = features @ self.target_basis @ self.phi @ self.readout
         return result if self.offset is None else result + self.offset
 
     @contextmanager
-    def observed(self, before: Callable[[Tensor], None] | None = None) -> Iterator[list[tuple[Tensor, Tensor]]]:
-        """Collect (features, result) of each call in the block; ``before`` sees the first features before they pass."""
-        calls: list[tuple[Tensor, Tensor]] = []
+    def observed(self, before: Callable[[Tensor], None] | None = None) -> Iterator[list[Call]]:
+        """Collect the calls in the block; ``before`` sees the first features before they pass."""
+        calls: list[Call] = []
         self._calls, self._before = calls, before
         try:
             yield calls
         finally:
             self._calls = self._before = None
 
+    @contextmanager
+    def bypassed(self) -> Iterator[None]:
+        """Let the features go their plain way for a while."""
+        enabled, self.enabled = self.enabled, False
+        try:
+            yield
+        finally:
+            self.enabled = enabled
+
     @torch.no_grad()
     def linear_map(self) -> tuple[Tensor, Tensor | None]:
-        """Return the weight (K x D) and bias of the linear map from features to results, the plain way included."""
-        raise NotImplementedError
+        """Return the weight (K x D) and bias of the linear map from features to results."""
+        if not self.enabled:
+            return self.plain_map()
+        return fold_alignment(self.target_basis, self.phi, self.readout, self.offset, self.target_mean)
 
     def get_extra_state(self) -> Tensor:
         """Carry ``enabled`` in the state dict, as a tensor so that the dict can go into any file."""
@@ -213,9 +223,9 @@ class Aligned(nn.Module):
 class AlignedHead(Aligned):
     """A frozen linear classifier that sees its features through the alignment."""
 
-    def __init__(self, linear: nn.Linear, residual: bool = False) -> None:
+    def __init__(self, linear: nn.Linear) -> None:
         weight, bias = effective_linear(linear)
-        super().__init__(weight, residual)
+        super().__init__(weight)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self._linear = [frozen_copy(linear)]  # no part of the network any more, but what a fold is a copy of
@@ -233,15 +243,9 @@ class AlignedHead(Aligned):
         """Return ``W_s^T H^T`` and ``b + m_s H^T``."""
         return project_classifier(self.weight, self.bias, source_basis, source_mean)
 
-    @torch.no_grad()
-    def linear_map(self) -> tuple[Tensor, Tensor | None]:
-        """Return the weight and bias of the classifier with the alignment folded in."""
-        weight, bias = self.weight, self.bias
-        if self.enabled and self.residual:
-            weight = weight + (self.target_basis @ ((self.phi - self.optimum) @ self.readout)).T
-        elif self.enabled:
-            weight, bias = fold_alignment(self.target_basis, self.phi, self.readout, self.offset, self.target_mean)
-        return weight, bias
+    def plain_map(self) -> tuple[Tensor, Tensor | None]:
+        """Return the source classifier's weight and bias."""
+        return self.weight, self.bias
 
     @torch.no_grad()
     def fold(self) -> nn.Module:
@@ -256,8 +260,8 @@ class AlignedLayer(Aligned):
     holds the channels where it has D entries, otherwise the second.
     """
 
-    def __init__(self, inner: nn.Module, dim: int, like: Tensor, residual: bool = False) -> None:
-        super().__init__(like, residual)
+    def __init__(self, inner: nn.Module, dim: int, like: Tensor) -> None:
+        super().__init__(like)
         self.inner = inner
         self.dim = dim
         self._place = -1
@@ -285,12 +289,6 @@ class AlignedLayer(Aligned):
         """Return ``W_s^T`` and ``m_s``."""
         return source_basis.T, source_mean
 
-    @torch.no_grad()
-    def linear_map(self) -> tuple[Tensor, Tensor | None]:
-        """Return the D x D weight and the bias of the alignment, to be folded into the layer behind."""
-        identity = torch.eye(self.dim, dtype=self.like.dtype, device=self.like.device)
-        if not self.enabled:
-            return identity, None
-        if self.residual:
-            return identity + (self.target_basis @ ((self.phi - self.optimum) @ self.readout)).T, None
-        return fold_alignment(self.target_basis, self.phi, self.readout, self.offset, self.target_mean)
+    def plain_map(self) -> tuple[Tensor, Tensor | None]:
+        """Return the identity."""
+        return torch.eye(self.dim, dtype=self.like.dtype, device=self.like.device), None

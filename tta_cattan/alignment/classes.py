@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +13,10 @@ from torch import Tensor, nn
 from tta_cattan.alignment.fitting import FeatureMoments, subspace_of_moments
 from tta_cattan.alignment.subspace import float64_device
 from tta_cattan.network.layers import effective_linear, with_weight
+from tta_cattan.util.state import stateful
 
 _EMPTY = 1e-6  # samples: a class with fewer has no mean of its own
+_OVERCONFIDENCE = 1.5  # errors per error that a network expects to make; 1.4 to 1.7 on shifted data, docs/study.md
 
 
 def class_discriminants(coordinates: Tensor, shares: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
@@ -61,6 +64,29 @@ def change_weight(changed: float, calm: float) -> float:
     if not calm:
         return 1.0
     return 1 / (1 + (calm / changed) ** 2) if changed else 0.0
+
+
+def may_be_balanced(logits: Tensor) -> bool:
+    """Tell whether ``1/2 sum |m - 1/C|`` of the mean prediction ``m`` is within ``balanced_limit``."""
+    parts = logits[logits.isfinite().all(1)].softmax(1)
+    if not len(parts):
+        return True
+    mean = parts.mean(0)
+    deviation = 0.5 * (mean - 1 / len(mean)).abs().sum()
+    return bool(deviation <= balanced_limit(1 - parts.amax(1).mean(), len(parts), len(mean)))
+
+
+def balanced_limit(doubt: Tensor, n: int, classes: int) -> Tensor:
+    """Return ``1.5 doubt + sqrt((C - 1) / (2 pi n))``: how far balanced classes' predictions may lie from balance.
+
+    The parts that a network predicts differ from the true ones by no more than its errors (total variation). It
+    expects ``doubt = 1 - mean(max softmax(y))`` of them, and makes more. And n samples of C equal classes are
+    themselves so far from balance, on average and for n not too small.
+
+    Note: a mean, no bound: a network that is sure of everything may be found unbalanced by chance. It has no use for
+    the balance either.
+    """
+    return _OVERCONFIDENCE * doubt + math.sqrt((classes - 1) / (2 * math.pi * n))
 
 
 def balancing_offset(logits: Tensor, rounds: int = 20) -> Tensor:
@@ -122,58 +148,33 @@ def _moments(coordinates: Tensor, shares: Tensor, shrinkage: float) -> tuple[Ten
     return counts, means, torch.lerp(covariance, even, shrinkage)
 
 
-_FITTED = ("weight", "bias", "temperature")
+@stateful
+@dataclass(eq=False)  # tensors have no one truth
+class TargetClasses:
+    """``t (y + z A^T + a)`` of logits ``y`` and features ``z``: the network's opinion and that of the classes."""
 
+    weight: Tensor
+    bias: Tensor
+    temperature: Tensor
 
-class TargetClasses(nn.Module):
-    """``t (y + z A^T + a)`` of logits ``y`` and features ``z``; before ``set``, and after ``clear``, the logits alone.
-
-    Note: the state dict holds ``A``, ``a`` and ``t`` once they are set, and may be loaded in either case.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in _FITTED:
-            self.register_buffer(name, None)
-
-    @property
-    def found(self) -> bool:
-        """Whether the classes are set."""
-        return self.weight is not None
-
-    def set(self, basis: Tensor, weight: Tensor, offset: Tensor, temperature: float) -> None:
-        """Take what ``fit_class_structure`` found in the coordinates ``z basis``."""
-        self.weight, self.bias = (basis @ weight).T.contiguous(), offset
-        self.temperature = offset.new_tensor(temperature)
-
-    def clear(self) -> None:
-        """Drop it."""
-        self.weight = self.bias = self.temperature = None
-
-    def forward(self, logits: Tensor, features: Tensor) -> Tensor:
-        """Return the logits by both opinions, the network's and that of the classes."""
-        if self.weight is None:
-            return logits
-        return self.temperature * (logits + F.linear(features.to(self.weight), self.weight, self.bias))
+    def __call__(self, logits: Tensor, features: Tensor) -> Tensor:
+        """Return the logits by both opinions."""
+        weight, bias = self.weight.to(features), self.bias.to(features)
+        return self.temperature.to(features) * (logits + F.linear(features, weight, bias))
 
     @torch.no_grad()
     def fold_into(self, linear: nn.Linear) -> nn.Module:
         """Return the one linear layer that equals ``linear`` and this after it."""
         weight, bias = effective_linear(linear)
-        if self.weight is None:
-            return linear
         bias = self.bias if bias is None else self.bias + bias
         return with_weight(linear, self.temperature * (weight + self.weight), self.temperature * bias)
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        """Make room for what the state holds, or drop what it does not hold, before torch copies it in."""
-        for name in _FITTED:
-            new = state_dict.get(prefix + name)
-            setattr(self, name, None if new is None else torch.empty_like(new))
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
 
 FITTED_TO = 4096  # samples that the subspace of the classes is fitted to: the rest is only projected
+DIRECTIONS = 64  # of the classifier's input in which the classes are found, at most
+_SHRINKAGE = 0.3  # share of their covariance that is isotropic
+_PRIOR_COUNT = 10.0  # samples per class at which they count half
+_UNIFORMITY = 0.5  # how strongly the class priors are pulled towards uniform
 
 
 class TargetSamples:
@@ -182,8 +183,7 @@ class TargetSamples:
     Kept per sample are its ``d`` coordinates and its logits; one that is not finite has no say.
     """
 
-    def __init__(self, directions: int) -> None:
-        self.directions = directions
+    def __init__(self) -> None:
         self.basis: Tensor | None = None  # D x d
         self._waiting: list[Tensor] = []  # features, until there are enough to fit the basis to
         self._coordinates: list[Tensor] = []
@@ -206,7 +206,7 @@ class TargetSamples:
         moments = FeatureMoments(self._waiting[0].shape[1], self._waiting[0].device)
         for features in self._waiting:
             moments.update(features.float())
-        d = min(self.directions, moments.sample_count() - 1, self._waiting[0].shape[1])
+        d = min(DIRECTIONS, moments.sample_count() - 1, self._waiting[0].shape[1])
         self.basis = subspace_of_moments(moments, d).basis.to(self._waiting[0])
         self._coordinates = [features @ self.basis for features in self._waiting]
         self._waiting = []
@@ -226,3 +226,15 @@ class TargetSamples:
         now = self.logits().argmax(1).cpu()
         then = torch.cat([b[f.cpu()] for b, f in zip((b.cpu() for b in before), self._finite, strict=True)])
         return (now != then).double().mean().item()
+
+    def classes(self, before: Iterable[Tensor], calm: float) -> tuple[TargetClasses | None, float | None]:
+        """Return the classes, weighted less where samples are few or little has changed, and how much has."""
+        coordinates = self.coordinates()
+        if not len(coordinates):
+            return None, None
+        logits, changed = self.logits(), self.changed(before)
+        rho = sample_weight(len(logits), logits.shape[1], _PRIOR_COUNT) * change_weight(changed, calm)
+        level = rho * _UNIFORMITY if may_be_balanced(logits) else 0.0
+        weight, offset, temperature = fit_class_structure(coordinates, logits, rho, _SHRINKAGE, level)
+        found = TargetClasses((self.basis @ weight).T.contiguous(), offset, offset.new_tensor(temperature))
+        return found, changed

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from tta_cattan.alignment.fitting import FeatureMoments, from_loader, subspace_of_moments
 from tta_cattan.alignment.subspace import Subspace, orthonormality_error
-from tta_cattan.network.layers import channel_place, find_layer
+from tta_cattan.network.layers import channel_place, find_layer, hooked
 from tta_cattan.network.normalization import divergence
 from tta_cattan.util.door import FIT_AGAIN, fitted_tensors
 from tta_cattan.util.errors import UserError
@@ -349,22 +349,18 @@ def fit_source_moments(
         if first[0] == "":
             seen.append(rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows)  # until there is a basis
 
-    watching = find_layer(model, layer).register_forward_hook(look_at_features) if layer else None
-    try:
+    watching = [find_layer(model, layer).register_forward_hook(look_at_features)] if layer else []
+    with hooked(watching), replaced_forward(batch_norms(model), look):
         for batch in batches:
             x = batch.to(device)[: ENOUGH_IMAGES - count]
             if not torch.isfinite(x).all():
                 raise UserError("source images hold NaN or Inf: check the images and their normalisation")
-            with replaced_forward(batch_norms(model), look):
-                classes = model(x).argmax(1)
+            classes = model(x).argmax(1)
             for fit in fitted.values():
                 fit.tell(classes)
             count += len(x)
             if count >= ENOUGH_IMAGES:
                 break
-    finally:
-        if watching is not None:
-            watching.remove()
     if count < 2:
         raise UserError(f"{count} source images: moments need at least 2, better some thousand")
     signature, subspace = torch.cat(seen), None
@@ -393,7 +389,8 @@ class _Fit:
     def __init__(self, layer: _BatchNorm, full: bool) -> None:
         self.moments = Moments.zeros(layer.num_features, full, layer.running_mean.device)
         self.var = layer.running_var.float() + layer.eps
-        self.counts = self.means = self.squares = None  # of each class: images, sums of means and of second moments
+        zeros = torch.zeros(_CLASSES, layer.num_features, device=self.var.device)
+        self.sums = zeros[:, 0].clone(), zeros, zeros.clone()  # of each class: images, means and second moments
 
     def look(self, rows: Tensor, before: int) -> None:
         self.moments.absorb(rows, len(rows) / (before + len(rows)))
@@ -403,20 +400,13 @@ class _Fit:
     def tell(self, classes: Tensor) -> None:
         """Add the last batch's images to the classes that are kept."""
         kept = F.one_hot(classes % _CLASSES, _CLASSES).float().T * (classes < _CLASSES)
-        sums = (kept.sum(1), kept @ self.last[0], kept @ self.last[1])
-        if self.counts is None:
-            self.counts, self.means, self.squares = sums
-        else:
-            self.counts, self.means, self.squares = (a + b for a, b in zip(self.totals(), sums, strict=True))
-
-    def totals(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.counts, self.means, self.squares
+        for total, part in zip(self.sums, (kept.sum(1), kept @ self.last[0], kept @ self.last[1]), strict=True):
+            total += part
 
     def class_divergence(self) -> float:
         """Return the mean divergence of a class from all, beyond what chance makes of it in so few images."""
-        counts, means, squares = self.totals()
         found = []
-        for n, mean, square in zip(counts.tolist(), means, squares, strict=True):
+        for n, mean, square in zip(*self.sums, strict=True):
             if n >= 2:
                 mean, var = mean / n, (square / n - (mean / n).square()).clamp(min=0) + _TINY * self.var
                 noise = (self.moments.mean_noise / n, self.moments.var_noise / n)

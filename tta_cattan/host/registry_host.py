@@ -42,6 +42,7 @@ def host_class(base: type, name: str) -> type:
         """One of our methods behind the host's interface."""
 
         is_ours = True
+        again = False  # whether the host's forward updates on the same batch once more
         model: nn.Module
 
         def configure_model(self) -> None:
@@ -65,12 +66,13 @@ def host_class(base: type, name: str) -> type:
 
         def forward(self, x: Tensor | list[Tensor]) -> Tensor:
             """Hand a batch to the host's own forward, which updates on it ``steps`` times."""
-            self.method.begin_batch()
+            self.again = False
             return super().forward(x)
 
         def forward_and_adapt(self, x: list[Tensor]) -> Tensor:
             """Update once and return the logits from before the update."""
-            outputs = self.method.forward_and_adapt(x[0])
+            outputs = self.method.forward_and_adapt(x[0], again=self.again)
+            self.again = True
             self.optimizer = self.method.optimizer
             return outputs
 

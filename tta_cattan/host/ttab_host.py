@@ -121,8 +121,8 @@ def host_class(base: type, name: str, own: str, pairs: list[str]) -> type:
                 before = self._model.predict(current_batch._x)
                 metrics.eval_auxiliary_metric(current_batch._y, before, metric_name="preadapted_accuracy_top1")
             with timer("test_time_adaptation"):
-                for _ in range(self._get_adaptation_steps(index=len(previous_batches))):
-                    outputs = self._model.forward_and_adapt(current_batch._x)
+                for step in range(self._get_adaptation_steps(index=len(previous_batches))):
+                    outputs = self._model.forward_and_adapt(current_batch._x, again=step > 0)
             with timer("evaluate_adaptation_result"):
                 metrics.eval(current_batch._y, outputs)
                 if self._meta_conf.base_data_name == "waterbirds":

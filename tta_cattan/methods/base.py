@@ -1,28 +1,23 @@
-"""What every adaptation method shares: options, optimiser, statistics, the update, reset, folding."""
+"""What every adaptation method shares, in the order of a batch: predict, update, forget; then fold and save."""
 
 from __future__ import annotations
 
-import inspect
 import math
-import weakref
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from tta_cattan.alignment import TargetClasses, change_weight, fit_class_structure, sample_weight
-from tta_cattan.alignment.classes import TargetSamples
-from tta_cattan.methods.guard import Lock, guard_verbs
+from tta_cattan.alignment import TargetSamples
+from tta_cattan.losses import CLASS_BALANCE
+from tta_cattan.methods.guard import Guarded, Lock
 from tta_cattan.methods.safety import REACTIONS, Safety, all_finite, in_range
 from tta_cattan.methods.streams import DEFAULT, Streams
-from tta_cattan.methods.target import FirstPredictions, Target
+from tta_cattan.methods.target import Target
 from tta_cattan.network.inputs import mean_prediction, with_mirror_images
-from tta_cattan.network.layers import HeadCall, find_classifier, only_head_call, replace_module, watch_head
+from tta_cattan.network.layers import Call, find_classifier, only_call, replace_module, watched
 from tta_cattan.network.normalization import (
     STATISTICS,
     Notes,
@@ -36,9 +31,8 @@ from tta_cattan.network.normalization import (
 )
 from tta_cattan.network.ownership import mark_wrapped, plain_copy, require_plain, require_precision
 from tta_cattan.util.batches import require_batch
-from tta_cattan.util.errors import UserError, nearest
-from tta_cattan.util.keys import Key, above, at_least, key, one_of, within
-from tta_cattan.util.precision import Precision
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.keys import Keyed, above, at_least, key, one_of, within
 from tta_cattan.util.registry import Registry
 from tta_cattan.util.state import pack, unpack
 
@@ -56,20 +50,18 @@ OPTIMIZERS = ("Adam", "AdamW", "SGD")
 _HAS_FUSED_ADAM = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)
 
 
-class AdaptationMethod(nn.Module):
+class AdaptationMethod(Guarded, Keyed, nn.Module):
     """A model that adapts to the unlabelled data it predicts.
 
     A method is one class: its ``title``, its keys (declared once, for its constructor and for configs), and its verbs.
-    A subclass changes the default of an inherited key by naming it: ``lr = 1e-4``.
 
     Note: like TENT, it takes the model over: pass a copy to keep the original.
     """
 
     title: ClassVar[str] = ""  # as papers write its name; empty: the registered name
-    node: ClassVar[str] = ""  # of a config, for the keys that only this method has
-    keys: ClassVar[dict[str, Key]] = {}
     adapts: ClassVar[bool] = True  # whether forward updates anything; False needs no normalisation layers
     needs_images: ClassVar[bool] = False
+    target_type: ClassVar[type[Target]] = Target  # what it learns of a target
     source_argument: ClassVar[str] = "source_subspace"  # of the constructor: what it knows of the source's data
     resumable: ClassVar[bool] = True  # whether state_dict holds all that an unfinished stream goes on from
 
@@ -105,37 +97,19 @@ class AdaptationMethod(nn.Module):
     classes: bool = key(
         False, "offline: after the last epoch find the target's classes, and predict by them too", at="CLASSES.USE"
     )
-    class_directions: int = key(
-        64, "main directions of the classifier's input in which they are found", at_least(1), at="CLASSES.DIRECTIONS"
-    )
-    class_shrinkage: float = key(
-        0.3, "share of their covariance that is isotropic", within(0, 1), at="CLASSES.SHRINKAGE"
-    )
-    class_prior_count: float = key(
-        10.0, "samples per class at which they count half", at_least(0), at="CLASSES.PRIOR_COUNT"
-    )
-    class_uniformity: float = key(
-        0.5, "how strongly the class priors are pulled towards uniform", within(0, 1), at="CLASSES.UNIFORMITY"
-    )
     class_change: float = key(
         0.05,
         "share of the source model's predictions that have changed at which they count half; 0 = in full",
         at_least(0),
         at="CLASSES.CHANGE",
     )
-    mixed_precision: bool = key(False, "automatic mixed precision where the device has it", at="MIXED_PRECISION")
+    mixed_precision: bool = key(False, "run the network in bfloat16 where that is exact enough", at="MIXED_PRECISION")
     on_collapse: str = key(
         "report", "reaction to predictions that fall into few classes", one_of(*REACTIONS), at="SAFETY.ON_COLLAPSE"
     )
     on_divergence: str = key(
         "report", "reaction to a loss that stays far above its level", one_of(*REACTIONS), at="SAFETY.ON_DIVERGENCE"
     )
-
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        super().__init_subclass__(**arguments)
-        cls.keys = _declared_keys(cls)
-        guard_verbs(cls)
-        cls.__signature__ = _signature(cls)
 
     def __init__(
         self,
@@ -156,23 +130,19 @@ class AdaptationMethod(nn.Module):
         self.lock = Lock()
         if isinstance(optimizer, str):
             options["optimizer_name"], optimizer = optimizer, None
-        for name, value in self.accepted_options(options).items():
-            setattr(self, name, value)
-        self.make_optimizer = optimizer or self._optimizer_by_options()
+        self.set_options(options)
+        self.make_optimizer = optimizer
         self.num_classes = num_classes
         self.source_subspace: Any = source_subspace  # which kind, the method checks
-        self.precision, self.safety = self._new_precision(), self._new_safety()
-        self.target, self.streams = Target(), Streams()
-        self.target_classes = TargetClasses()
-        self.changed: float | None = None  # share of the source model's predictions that have, by ``finish``
+        self.safety = Safety(self.on_collapse, self.on_divergence)
+        self.target, self.streams = self.target_type(), Streams()
         self.new_batch = True  # False at the second and later updates on one batch, which counts once
-        self._last_batch: tuple[weakref.ref[Tensor], tuple[int, int]] | None = None
         self._loaded: dict[str, Any] | None = None
         self._notes: Notes | None = None  # what the present batch was normalised by, while it adapts the network
         self._pauses = 0
         self.optimizer: torch.optim.Optimizer | None = None
         self.inspect(model)
-        _built_optimizer(self.make_optimizer, [nn.Parameter(torch.zeros(1))])
+        self.new_optimizer([nn.Parameter(torch.zeros(1))])
         self.model = self.configure_model(model)
         self.statistics_layers = statistics_layers(self.model)
         if self.statistics == "running":
@@ -183,57 +153,6 @@ class AdaptationMethod(nn.Module):
         # A function of the module, not a bound method or closure: copies and pickles call their own.
         self.register_load_state_dict_post_hook(_state_loaded)
         mark_wrapped(model, type(self).__name__)
-
-    @classmethod
-    def accepted_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the value of every option, given or default; refuse what the class does not have or accept."""
-        own = {name: declared for name, declared in cls.keys.items() if not declared.config_only}
-        for name in options:
-            if name not in own:
-                raise UserError(
-                    f"{cls.__name__} has no option {name!r}.{nearest(name, own)} Options: {', '.join(sorted(own))}"
-                )
-        return {name: declared.accept(name, options.get(name, declared.default)) for name, declared in own.items()}
-
-    @classmethod
-    def from_cfg(
-        cls,
-        model: nn.Module,
-        cfg: CfgNode,
-        num_classes: int | None = None,
-        source_subspace: Subspace | SourceMoments | None = None,
-    ) -> AdaptationMethod:
-        """Build the method from a config; what is not this method's concern is ignored."""
-        options = {name: cls.value_in(cfg, name) for name, declared in cls.keys.items() if not declared.config_only}
-        source = cls.source_in(cfg, source_subspace)
-        return cls(model, num_classes=num_classes, **{cls.source_argument: source}, **options)
-
-    @classmethod
-    def place_of(cls, name: str) -> str:
-        """Return where a config holds the option ``name``: ``OPTIM.LR``, ``CATTAN.D``."""
-        return cls.keys[name].at or f"{cls.node}.{name.upper()}"
-
-    @classmethod
-    def value_in(cls, cfg: CfgNode, name: str) -> Any:
-        """Return the value that a config has for the option ``name``."""
-        for part in cls.place_of(name).split("."):
-            cfg = cfg[part]
-        return cfg
-
-    @classmethod
-    def source_in(cls, cfg: CfgNode, given: Any) -> Any:
-        """Return what a method that aligns knows of the source: the given, or what the config names."""
-        return None
-
-    @classmethod
-    def needs_source_subspace(cls, cfg: CfgNode) -> bool:
-        """Return whether the method, as configured, needs a subspace of the source's features."""
-        return False
-
-    @classmethod
-    def identity(cls, cfg: CfgNode) -> str:
-        """Return what decides a result besides the config and the versions; '' = nothing."""
-        return ""
 
     def inspect(self, model: nn.Module) -> None:
         """Look for what the method needs in ``model``, refuse what lacks it, and change nothing."""
@@ -261,91 +180,6 @@ class AdaptationMethod(nn.Module):
         """Return the parameters that are updated, and their names."""
         return affine_parameters(self.model) if self.adapts else ([], [])
 
-    def reset(self, keep_known: bool = False) -> None:
-        """Restore the source state, bit for bit, and forget the target; or keep what ``prepare`` learnt of it."""
-        self._load_adapted(self._source_state)
-        self.safety.restart()
-        self.begin_target(self.target.known if keep_known else None)
-
-    def begin_target(self, known: Any = None) -> None:
-        """Begin with a target of which nothing is known but ``known``, what ``prepare`` learnt of it."""
-        self.target = self.new_target(known)
-        self.target_classes.clear()
-        self.changed = None
-        self.begin_batch()
-        self.begin_updates()
-
-    def begin_batch(self) -> None:
-        """Say that what comes next is another batch, even if it is the same tensor again."""
-        self._last_batch = None
-
-    def begin_updates(self) -> None:
-        """Begin with an optimiser that remembers nothing."""
-        params, _ = self.collect_params()
-        self.optimizer = _built_optimizer(self.make_optimizer, params) if params else None
-        self.precision.restart()
-
-    def new_target(self, known: Any) -> Target:
-        """Return the state of a target of which only ``known`` has been learnt."""
-        return Target(known)
-
-    def prepare(self, batches: Batches) -> None:
-        """Learn from the whole target set before the first epoch (offline protocol)."""
-
-    def start_epoch(self, batches: Batches) -> None:
-        """Learn from the whole target set before an epoch (offline protocol)."""
-
-    @torch.no_grad()
-    def finish(self, batches: Batches) -> None:
-        """Find the target's classes after the last epoch (offline protocol), where ``classes`` asks for it.
-
-        They are weighted by ``rho``, which is small where samples are few or the source model's predictions stand.
-        """
-        if not self.classes:
-            return
-        self.target_classes.clear()
-        with self.as_source():
-            before = [self.infer(x, adapting=False).argmax(1) for _, x in batches]
-        samples = TargetSamples(self.class_directions)
-        for _, x in batches:
-            samples.add(*self.logits_and_head_input(x, adapting=False))
-        coordinates = samples.coordinates()
-        if not len(coordinates):
-            return
-        logits = samples.logits()
-        self.changed = samples.changed(before)
-        known = sample_weight(len(logits), logits.shape[1], self.class_prior_count)
-        rho = known * change_weight(self.changed, self.class_change)
-        level = rho * self.class_uniformity if self.assumes_balance(logits) else 0.0
-        found = fit_class_structure(coordinates, logits, rho, self.class_shrinkage, level)
-        self.target_classes.set(samples.basis, *found)
-
-    def assumes_balance(self, logits: Tensor) -> Tensor | bool:
-        """Return whether the target's classes are taken to be balanced: whether its predictions allow it."""
-        predictions = FirstPredictions()
-        predictions.add(logits)
-        return predictions.balanced()
-
-    @contextmanager
-    def as_source(self) -> Iterator[None]:
-        """Be the source model for a while: its parameters, its statistics, no classes of a target."""
-        state = self.model.state_dict(keep_vars=True)
-        own = {name: state[name].detach().clone() for name in self._source_state}
-        statistics, classes = self.statistics, self.target_classes
-        try:
-            self._load_adapted(self._source_state)
-            self.statistics, self.target_classes = "source", TargetClasses()
-            yield
-        finally:
-            self._load_adapted(own)
-            self.statistics, self.target_classes = statistics, classes
-
-    @torch.no_grad()
-    def _load_adapted(self, values: dict[str, Tensor]) -> None:
-        state = self.model.state_dict(keep_vars=True)
-        for name, value in values.items():
-            state[name].copy_(value)
-
     def forward(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
         """Infer and adapt; the logits are those from before the last update.
 
@@ -357,33 +191,33 @@ class AdaptationMethod(nn.Module):
             return self.predict(x)
         if self.episodic:
             self.reset()
-        self.begin_batch()
-        for _ in range(self.steps):
-            logits = self.forward_and_adapt(x, indices)
+        for step in range(self.steps):
+            logits = self.forward_and_adapt(x, indices, again=step > 0)
         return logits
 
     @torch.enable_grad()  # hosts call their models under no_grad
-    def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
+    def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None, again: bool = False) -> Tensor:
         """Update once on a batch and return its logits from before the update.
 
-        Note: ``indices`` are the samples' places in the target set, for methods that keep something per sample.
+        ``indices`` are the samples' places in the target set, for methods that keep something per sample; ``again``
+        says that it is the last batch once more, which counts once in what is learnt of the target.
         """
         if self._pauses:
             return self.predict(x)
         self._notes = {}
         try:
-            return self._adapt(x, indices)
+            return self._adapt(x, indices, again)
         finally:
             self._notes = None
 
-    def _adapt(self, x: Tensor, indices: Tensor | None) -> Tensor:
+    def _adapt(self, x: Tensor, indices: Tensor | None, again: bool) -> Tensor:
         """Update once, unless there is nothing to update or the loss forbids it."""
         if self.optimizer is None:
             logits = self.predict(x)
             if all_finite(logits):
                 self.target.calibration.add(self._notes, self.statistics_momentum)
             return logits
-        self.new_batch = self._differs_from_last(x)
+        self.new_batch = not again
         x = x.clone() if x.is_inference() else x
         # In mode "running" the pass moves the statistics before the loss shows whether it should have.
         layers = self.statistics_layers if self.statistics == "running" else []
@@ -396,7 +230,7 @@ class AdaptationMethod(nn.Module):
                 buffer.copy_(before)
             restart = self.safety.skip(fault, x)
         else:
-            self.precision.step(self.optimizer)
+            self.optimizer.step()
             self.target.calibration.add(self._notes, self.statistics_momentum)
             in_bounds = in_range(_params(self.optimizer))
             restart = self.safety.watch(logits, value) if in_bounds else self.safety.lost()
@@ -422,72 +256,25 @@ class AdaptationMethod(nn.Module):
         """Return the loss of a batch of logits."""
         raise NotImplementedError(f"{type(self).__name__} updates parameters but has no loss")
 
-    @torch.no_grad()
-    def predict(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch, by the target's classes too once ``finish`` found them; update nothing."""
-        if not self.target_classes.found:
-            return self.infer(x, adapting=False)
-        return self.target_classes(*self.logits_and_head_input(x, adapting=False))
+    def balance_loss(self, logits: Tensor) -> Tensor:
+        """``L_CB`` of a batch, or the divergence of the running mean prediction, for methods with ``class_balance``."""
+        if self.class_balance == "running":
+            return self.target.balance(logits, self.kappa, self.new_batch)
+        return CLASS_BALANCE[self.class_balance](logits)
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Let the model predict without adapting in the block, whichever thread or stream calls it."""
-        with self.lock:
-            self._pauses += 1
-        try:
-            yield
-        finally:
-            with self.lock:
-                self._pauses -= 1
+    def _backward(self, loss: Tensor, value: float, statistics: list[Tensor]) -> str:
+        """Back-propagate; return what forbids an update because it is not finite, or an empty string.
 
-    @contextmanager
-    def stream(self, name: str) -> Iterator[AdaptationMethod]:
-        """Be the stream ``name`` in the block: all verbs and attributes are that stream's, and other threads wait.
-
-        A stream owns what adapts and shares the frozen network; a new one starts as the source model.
+        ``value`` is the loss as a number, ``statistics`` the buffers that the forward pass has moved.
         """
-        with self.lock:
-            before = self.streams.switch(self, name)
-            try:
-                yield self
-            finally:
-                self.streams.switch(self, before)
-
-    def begin_stream(self) -> None:
-        """Begin a stream that has no past at all."""
-        self.precision, self.safety = self._new_precision(), self._new_safety()
-        self.reset()
-
-    def source_tensors(self) -> set[int]:
-        """Return the identities of the tensors that ``reset`` writes to, those of the present stream."""
-        state = self.model.state_dict(keep_vars=True)
-        return {id(state[name]) for name in self._source_state}
-
-    @property
-    def views(self) -> int:
-        """Rows of the model's input per sample: an image and, with ``mirror``, its mirror image."""
-        return 2 if self.mirror else 1
-
-    @property
-    def network(self) -> nn.Module:
-        """The network that the method was given, in which names of layers are looked up."""
-        return self.model
-
-    def logits_and_head_input(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
-        """Return the logits of a batch and the input of the classifier, the mean over the views (n x D)."""
-        with watch_head(self.network.get_submodule(self.classifier)) as calls:
-            logits = self.infer(x, adapting)
-        joined = [HeadCall(self.mean_of_views(call.features), self.joined(call.logits)) for call in calls]
-        return logits, only_head_call(joined, logits, self.classifier).features.to(logits.dtype)
-
-    def mean_of_views(self, rows: Tensor) -> Tensor:
-        """Return the mean of each sample's rows."""
-        return rows.unflatten(0, (self.views, -1)).mean(0) if self.mirror else rows
-
-    def joined(self, logits: Tensor) -> Tensor:
-        """Return one row of logits per sample, in float32 at least: with ``mirror`` those of the mean prediction."""
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return mean_prediction(logits) if self.mirror else logits
+        if not math.isfinite(value):
+            return "loss"
+        numbers = [buffer for buffer in statistics if buffer.is_floating_point()]
+        if numbers and not in_range(numbers):
+            return "running statistics"
+        loss.backward()
+        gradients = [param.grad for param in _params(self.optimizer) if param.grad is not None]
+        return "gradient" if gradients and not in_range(gradients) else ""
 
     def infer(self, x: Tensor, adapting: bool) -> Tensor:
         """Run the model under the method's statistics and precision; half precision comes back as float32.
@@ -507,7 +294,7 @@ class AdaptationMethod(nn.Module):
         adapting = adapting and not (single and self.statistics == "running")
         use_statistics(self.statistics_layers, self.statistics, adapting)
         notes: Notes = {}
-        with self.precision.autocast(x.device):
+        with torch.autocast(x.device.type, torch.bfloat16) if self.mixed_precision else nullcontext():
             try:
                 with self._normalizing(single) as notes:
                     logits = self.model(x)
@@ -529,10 +316,136 @@ class AdaptationMethod(nn.Module):
             return noting(self.statistics_layers)
         return nullcontext({})
 
+    @property
+    def views(self) -> int:
+        """Rows of the model's input per sample: an image and, with ``mirror``, its mirror image."""
+        return 2 if self.mirror else 1
+
+    def mean_of_views(self, rows: Tensor) -> Tensor:
+        """Return the mean of each sample's rows."""
+        return rows.unflatten(0, (self.views, -1)).mean(0) if self.mirror else rows
+
+    def joined(self, logits: Tensor) -> Tensor:
+        """Return one row of logits per sample, in float32 at least: with ``mirror`` those of the mean prediction."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return mean_prediction(logits) if self.mirror else logits
+
+    def logits_and_head_input(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
+        """Return the logits of a batch and the input of the classifier, the mean over the views (n x D)."""
+        with watched(self.network.get_submodule(self.classifier)) as calls:
+            logits = self.infer(x, adapting)
+        joined = [Call(self.mean_of_views(features), self.joined(output)) for features, output in calls]
+        return logits, only_call(joined, self.classifier, logits).features.to(logits.dtype)
+
+    @property
+    def network(self) -> nn.Module:
+        """The network that the method was given, in which names of layers are looked up."""
+        return self.model
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the logits of a batch, by the target's classes too once ``finish`` found them; update nothing."""
+        if self.target.classes is None:
+            return self.infer(x, adapting=False)
+        return self.target.classes(*self.logits_and_head_input(x, adapting=False))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the model predict without adapting in the block, whichever thread or stream calls it."""
+        with self.lock:
+            self._pauses += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._pauses -= 1
+
+    def reset(self, keep_known: bool = False) -> None:
+        """Restore the source state, bit for bit, and forget the target; or keep what ``prepare`` learnt of it."""
+        self._load_adapted(self._source_state)
+        self.safety.restart()
+        self.begin_target(self.target.known if keep_known else None)
+
+    def begin_target(self, known: Any = None) -> None:
+        """Begin with a target of which nothing is known but ``known``, what ``prepare`` learnt of it."""
+        self.target = self.target_type(known)
+        self.begin_updates()
+
+    def begin_updates(self) -> None:
+        """Begin with an optimiser that remembers nothing."""
+        params, _ = self.collect_params()
+        self.optimizer = self.new_optimizer(params) if params else None
+
+    def new_optimizer(self, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return an optimiser of the parameters: by the factory that was given, otherwise by the options."""
+        if self.make_optimizer is not None:
+            made = self.make_optimizer(params) if callable(self.make_optimizer) else None
+            if not isinstance(made, torch.optim.Optimizer):
+                given = self.make_optimizer
+                raise UserError(
+                    f"optimizer = {type(given).__name__} {str(given)[:60]!r}: give a name ({', '.join(OPTIMIZERS)}) "
+                    "or a function from parameters to a torch optimiser, such as functools.partial(torch.optim.SGD, "
+                    "lr=1e-3)"
+                )
+            return made
+        common: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
+        if self.optimizer_name == "SGD":
+            momentum = {"momentum": self.sgd_momentum, "dampening": self.dampening, "nesterov": self.nesterov}
+            return torch.optim.SGD(params, **common, **momentum)
+        # On the CPU one pass does what is ten passes over the parameters otherwise; torch has it there since 2.4. On a
+        # GPU torch chooses.
+        one_pass = _HAS_FUSED_ADAM and all(param.device.type == "cpu" for param in params)
+        kind = getattr(torch.optim, self.optimizer_name)
+        return kind(params, betas=(self.beta, 0.999), fused=True if one_pass else None, **common)
+
+    def prepare(self, batches: Batches) -> None:
+        """Learn from the whole target set before the first epoch (offline protocol)."""
+
+    def start_epoch(self, batches: Batches) -> None:
+        """Learn from the whole target set before an epoch (offline protocol)."""
+
+    @torch.no_grad()
+    def finish(self, batches: Batches) -> None:
+        """Find the target's classes after the last epoch (offline protocol), where ``classes`` asks for it."""
+        if not self.classes:
+            return
+        self.target.classes = None
+        with self.as_source():
+            before = [self.infer(x, adapting=False).argmax(1) for _, x in batches]
+        samples = TargetSamples()
+        for _, x in batches:
+            samples.add(*self.logits_and_head_input(x, adapting=False))
+        self.target.classes, self.target.changed = samples.classes(before, self.class_change)
+
+    @contextmanager
+    def as_source(self) -> Iterator[None]:
+        """Be the source model for a while: its parameters, its statistics, and no target."""
+        own, target, statistics = self._adapted_state(), self.target, self.statistics
+        try:
+            self._load_adapted(self._source_state)
+            self.target, self.statistics = self.target_type(), "source"
+            yield
+        finally:
+            self._load_adapted(own)
+            self.target, self.statistics = target, statistics
+
+    def _adapted_state(self) -> dict[str, Tensor]:
+        """Copy what adaptation can change: the free parameters and the buffers of the normalisation layers."""
+        moving = {id(p) for p in self.model.parameters() if p.requires_grad}
+        moving |= {id(b) for layer in self.statistics_layers for b in layer.buffers()}
+        state = self.model.state_dict(keep_vars=True)
+        return {name: value.detach().clone() for name, value in state.items() if id(value) in moving}
+
+    @torch.no_grad()
+    def _load_adapted(self, values: dict[str, Tensor]) -> None:
+        state = self.model.state_dict(keep_vars=True)
+        for name, value in values.items():
+            state[name].copy_(value)
+
     def describe(self) -> dict[str, Any]:
         """Return facts about the adapted state that belong to a result."""
-        facts = dict(self.safety.describe())
-        return facts if self.changed is None else {**facts, "changed": self.changed}
+        changed = self.target.changed
+        return {**self.safety.describe(), **({} if changed is None else {"changed": changed})}
 
     def fold(self) -> nn.Module:
         """Return a plain network of the source architecture, adapted; its state loads into a fresh one.
@@ -543,10 +456,10 @@ class AdaptationMethod(nn.Module):
         if self.unfoldable:
             raise UserError(f"{self.title or type(self).__name__} cannot be folded: {self.unfoldable}")
         plain = self.plain_network()
-        if not self.target_classes.found:
+        if self.target.classes is None:
             return plain
         head = plain.get_submodule(self.classifier)
-        return replace_module(plain, self.classifier, self.target_classes.fold_into(head))
+        return replace_module(plain, self.classifier, self.target.classes.fold_into(head))
 
     def plain_network(self) -> nn.Module:
         """Return a plain copy of the adapted network, without the target's classes."""
@@ -564,10 +477,28 @@ class AdaptationMethod(nn.Module):
             return "CLASSES (classes=True) needs a bias in the classifier; adapt without it"
         return ""
 
-    def train(self, mode: bool = True) -> AdaptationMethod:
-        """Set the mode of the wrapper only: the model's modes belong to the method."""
-        self.training = mode
-        return self
+    @contextmanager
+    def stream(self, name: str) -> Iterator[AdaptationMethod]:
+        """Be the stream ``name`` in the block: all verbs and attributes are that stream's, and other threads wait.
+
+        A stream owns what adapts and shares the frozen network; a new one starts as the source model.
+        """
+        with self.lock:
+            before = self.streams.switch(self, name)
+            try:
+                yield self
+            finally:
+                self.streams.switch(self, before)
+
+    def begin_stream(self) -> None:
+        """Begin a stream that has no past at all."""
+        self.safety = Safety(self.on_collapse, self.on_divergence)
+        self.reset()
+
+    def source_tensors(self) -> set[int]:
+        """Return the identities of the tensors that ``reset`` writes to, those of the present stream."""
+        state = self.model.state_dict(keep_vars=True)
+        return {id(state[name]) for name in self._source_state}
 
     def state_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
         """Return the whole state, all streams included, whichever is present."""
@@ -582,9 +513,7 @@ class AdaptationMethod(nn.Module):
     def get_extra_state(self) -> dict[str, Any]:
         """Return what ``state_dict`` holds besides the model: target, safety's memory, optimiser, source, streams."""
         optimizer = None if self.optimizer is None else self.optimizer.state_dict()
-        scaler = None if self.precision.scaler is None else self.precision.scaler.state_dict()
-        own: dict[str, Any] = {"target": self.target, "changed": self.changed, "safety": self.safety}
-        own |= {"optimizer": optimizer, "scaler": scaler}
+        own: dict[str, Any] = {"target": self.target, "safety": self.safety, "optimizer": optimizer}
         if self.streams.present == DEFAULT:
             own |= {"source": self._source_state, "streams": self.streams.states(self)}
         return pack(own)
@@ -599,19 +528,14 @@ class AdaptationMethod(nn.Module):
         Note: a state that holds the model alone restarts the optimiser and begins a target of its own.
         """
         loaded, self._loaded = self._loaded, None
-        self.target_classes.to(self.device)  # a state from another device has left them there
-        if loaded is None:
-            self.target, self.changed = self.new_target(None), None
-        self.begin_batch()
+        self.target = self.target_type()
         self.begin_updates()
         if loaded is None:
             return
         state = unpack(loaded, self.device)
-        self.target, self.changed, self.safety = state["target"], state["changed"], state["safety"]
+        self.target, self.safety = state["target"], state["safety"]
         if self.optimizer is not None and state["optimizer"] is not None:
             self.optimizer.load_state_dict(state["optimizer"])
-        if self.precision.scaler is not None and state["scaler"] is not None:
-            self.precision.scaler.load_state_dict(state["scaler"])
         if self.streams.present == DEFAULT:
             self._source_state = state["source"]
             self.streams.load(self, state["streams"])
@@ -622,124 +546,41 @@ class AdaptationMethod(nn.Module):
         first = next(self.model.parameters(), None)
         return None if first is None else first.device
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the reference to the last batch out of copies and files."""
-        return {**self.__dict__, "_last_batch": None}
-
-    def _differs_from_last(self, x: Tensor) -> bool:
-        """Tell whether ``x`` is another batch than the last one, and remember it.
-
-        Note: hosts loop over the steps themselves, and change a sliding window in place. The version shows what torch
-        wrote, the checksum what numpy wrote into memory that the tensor shares.
-        """
-        state = (0 if x.is_inference() else x._version, _checksum(x))
-        last = self._last_batch
-        same = last is not None and last[0]() is x and last[1] == state
-        self._last_batch = (weakref.ref(x), state)
-        return not same
-
-    def _backward(self, loss: Tensor, value: float, statistics: list[Tensor]) -> str:
-        """Back-propagate; return what forbids an update because it is not finite, or an empty string.
-
-        ``value`` is the loss as a number, ``statistics`` the buffers that the forward pass has moved.
-        """
-        if not math.isfinite(value):
-            return "loss"
-        numbers = [buffer for buffer in statistics if buffer.is_floating_point()]
-        if numbers and not in_range(numbers):
-            return "running statistics"
-        self.precision.backward(loss, self.optimizer)
-        gradients = [param.grad for param in _params(self.optimizer) if param.grad is not None]
-        if gradients and not in_range(gradients):
-            self.precision.skip()
-            return "gradient"
-        return ""
-
-    def _adapted_state(self) -> dict[str, Tensor]:
-        """Copy what adaptation can change: the free parameters and the buffers of the normalisation layers."""
-        moving = {id(p) for p in self.model.parameters() if p.requires_grad}
-        moving |= {id(b) for layer in self.statistics_layers for b in layer.buffers()}
-        state = self.model.state_dict(keep_vars=True)
-        return {name: value.detach().clone() for name, value in state.items() if id(value) in moving}
-
-    def _new_safety(self) -> Safety:
-        return Safety(self.on_collapse, self.on_divergence)
-
-    def _new_precision(self) -> Precision:
-        return Precision(self.mixed_precision)
+    def train(self, mode: bool = True) -> AdaptationMethod:
+        """Set the mode of the wrapper only: the model's modes belong to the method."""
+        self.training = mode
+        return self
 
     def _replicate_for_data_parallel(self) -> Any:
         raise UserError(f"DataParallel({type(self).__name__}) would adapt copies and drop them: use one GPU")
 
-    def _optimizer_by_options(self) -> OptimizerFactory:
-        """Return the factory of the optimiser that the options describe: the parameters come later."""
-        if self.optimizer_name != "SGD":
-            kind = getattr(torch.optim, self.optimizer_name)
-            return partial(_fused, kind, lr=self.lr, betas=(self.beta, 0.999), weight_decay=self.weight_decay)
-        return partial(
-            torch.optim.SGD,
-            lr=self.lr,
-            momentum=self.sgd_momentum,
-            dampening=self.dampening,
-            weight_decay=self.weight_decay,
-            nesterov=self.nesterov,
-        )
+    @classmethod
+    def from_cfg(
+        cls,
+        model: nn.Module,
+        cfg: CfgNode,
+        num_classes: int | None = None,
+        source_subspace: Subspace | SourceMoments | None = None,
+    ) -> AdaptationMethod:
+        """Build the method from a config; what is not this method's concern is ignored."""
+        options = {name: cls.value_in(cfg, name) for name in cls.constructor_keys()}
+        source = cls.source_in(cfg, source_subspace)
+        return cls(model, num_classes=num_classes, **{cls.source_argument: source}, **options)
 
+    @classmethod
+    def source_in(cls, cfg: CfgNode, given: Any) -> Any:
+        """Return what a method that aligns knows of the source: the given, or what the config names."""
+        return None
 
-def _declared_keys(cls: type[AdaptationMethod]) -> dict[str, Key]:
-    """Return the keys of a class: its own, and its base's with the defaults that it changes."""
-    keys = {}
-    for base in reversed(cls.__mro__[1:]):
-        keys.update(vars(base).get("keys", {}))
-    for name, value in list(vars(cls).items()):
-        if isinstance(value, Key):
-            keys[name] = value
-            setattr(cls, name, value.default)
-        elif name in keys:
-            keys[name] = replace(keys[name], default=keys[name].accept(f"{cls.__name__}.{name}", value))
-    return keys
+    @classmethod
+    def needs_source_subspace(cls, cfg: CfgNode) -> bool:
+        """Return whether the method, as configured, needs a subspace of the source's features."""
+        return False
 
-
-def _signature(cls: type[AdaptationMethod]) -> inspect.Signature:
-    """Return the constructor's signature with one keyword argument per key."""
-    kind = inspect.Parameter.KEYWORD_ONLY
-    given = [p for p in inspect.signature(cls.__init__).parameters.values() if p.name not in ("self", "options")]
-    options = [
-        inspect.Parameter(name, kind, default=declared.default, annotation=type(declared.default).__name__)
-        for name, declared in cls.keys.items()
-        if not declared.config_only
-    ]
-    return inspect.Signature([*given, *options])
-
-
-def _built_optimizer(make: OptimizerFactory, params: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimiser that a factory makes for the parameters."""
-    made: Any = make(params) if callable(make) else make
-    if made is make or not isinstance(made, torch.optim.Optimizer):
-        raise UserError(
-            f"optimizer = {type(make).__name__} {str(make)[:60]!r}: give a name ({', '.join(OPTIMIZERS)}) or a "
-            "function from parameters to a torch optimiser, such as functools.partial(torch.optim.SGD, lr=1e-3)"
-        )
-    return made
-
-
-def _fused(
-    kind: Callable[..., torch.optim.Optimizer], params: Iterable[nn.Parameter], **options: Any
-) -> torch.optim.Optimizer:
-    """Build Adam so that, on the CPU, one pass does what is ten passes over the parameters otherwise.
-
-    Note: torch has it there since 2.4. On a GPU torch chooses: with loss scaling the two differ in more than time.
-    """
-    params = list(params)
-    one_pass = _HAS_FUSED_ADAM and all(param.device.type == "cpu" for param in params)
-    return kind(params, fused=True if one_pass else None, **options)
-
-
-def _checksum(x: Tensor) -> int:
-    """Return a checksum of a batch in the CPU's memory, the only one that others than torch can write to; else 0."""
-    if x.device.type != "cpu" or x.layout is not torch.strided:
-        return 0
-    return zlib.crc32(x.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    @classmethod
+    def identity(cls, cfg: CfgNode) -> str:
+        """Return what decides a result besides the config and the versions; '' = nothing."""
+        return ""
 
 
 def require_logits(output: object, n: int) -> None:
@@ -760,8 +601,5 @@ def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 def _state_loaded(method: AdaptationMethod, incompatible_keys: Any) -> None:
     method.state_loaded()
 
-
-AdaptationMethod.keys = _declared_keys(AdaptationMethod)
-guard_verbs(AdaptationMethod)
 
 ADAPTATION_REGISTRY: Registry[type[AdaptationMethod]] = Registry("adaptation method")

@@ -25,17 +25,17 @@ from tta_cattan.alignment import (
 from tta_cattan.alignment.subspace import require_model
 from tta_cattan.losses import CLASS_BALANCE, CONFIDENCE
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
-from tta_cattan.methods.target import BalancedTarget, RunningBalance
+from tta_cattan.methods.target import Target
 from tta_cattan.network.layers import (
-    NOT_THE_CLASSIFIER,
+    Call,
     compose_linear,
     effective_linear,
     find_classifier,
     find_layer,
     following_linear,
+    only_call,
     receives,
     replace_module,
-    same_numbers,
 )
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import NOT_EMPTY, above, at_least, key, one_of, within
@@ -50,8 +50,8 @@ _LARGEST_FEATURES = 1e15
 
 @stateful
 @dataclass
-class CATTAnTarget(BalancedTarget):
-    """A target's subspace, fitted beforehand (``known``) or tracked, and its running mean prediction."""
+class CATTAnTarget(Target):
+    """A target's subspace, fitted beforehand (``known``) or tracked."""
 
     known: Subspace | None = None
     tracker: SubspaceTracker | None = None
@@ -108,7 +108,6 @@ class CATTAn(AdaptationMethod):
         "hlr", "'hlr' = hard likelihood ratio (paper), 'slr' = soft, 'entropy'", one_of(*CONFIDENCE), origin="paper"
     )
     phi_lr: float = key(1.0, "learning rate of Phi, as a multiple of OPTIM.LR", at_least(0))
-    residual: bool = key(False, "keep the unaligned features beside what Phi has learnt")
     delta: float = key(0.1, "failure probability in the stability rule", within(0, 1, "()"), origin="paper")
     epsilon: float = key(1e6, "tolerance in the stability rule", above(0), origin="paper")
     relative_rule: bool = key(
@@ -124,6 +123,7 @@ class CATTAn(AdaptationMethod):
     decay: float = key(1.0, "weight that past batches keep at each new batch in the tracker", within(0, 1, "(]"))
     prior: float = key(200.0, "samples that the source subspace counts for at the tracker's start", at_least(0))
 
+    target_type = CATTAnTarget
     target: CATTAnTarget
 
     @classmethod
@@ -157,11 +157,11 @@ class CATTAn(AdaptationMethod):
                 source = classifier_subspace(self._follower_weight(model))
             like = next(model.parameters())
             self._check_source(source, None)
-            self._new = AlignedLayer(inner, source.dim, like, self.residual)
+            self._new = AlignedLayer(inner, source.dim, like)
             self.aligned_name = self.layer
         else:
             self.classifier = self.aligned_name = find_classifier(model, self.classifier, self.num_classes)
-            self._new = AlignedHead(model.get_submodule(self.aligned_name), self.residual)
+            self._new = AlignedHead(model.get_submodule(self.aligned_name))
             source = classifier_subspace(self._new.weight) if source is None else source
             self._check_source(source, self._new.in_features)
         require_model("subspace", source.provenance, model)
@@ -205,10 +205,6 @@ class CATTAn(AdaptationMethod):
             group["params"] = [param for param in group["params"] if param is not phi]
             self.optimizer.add_param_group({"params": [phi], "lr": self.phi_lr * group["lr"]})
 
-    def new_target(self, known: Subspace | None) -> CATTAnTarget:
-        """Return a target without a tracker and without a running mean prediction."""
-        return CATTAnTarget(known, balance=RunningBalance(self.kappa))
-
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
         """Fit ``W_t`` to the features of all batches, choose d where it is open, and set ``Phi`` to ``Phi*``."""
@@ -250,42 +246,22 @@ class CATTAn(AdaptationMethod):
             logits = self.infer(x, adapting)
         if len(x) == 1:  # one sample may take a second pass, under the source's statistics
             calls = calls[-1:]
-        problem = None
-        if len(calls) != 1:
-            problem = f"was called {len(calls)} times in one forward pass"
-        elif not self.layer and calls[0][0].ndim != 2:
-            problem = f"receives features of shape {tuple(calls[0][0].shape)}, not (batch, D)"
-        elif not self.layer and not same_numbers(self.joined(calls[0][1]), logits):
-            problem = "is not the last step: the model's output differs from it"
-        if problem:
-            remedy = (
-                f"name another layer ({self.node}.LAYER, layer=)"
-                if self.layer
-                else f"so it is not the model's classifier: {NOT_THE_CLASSIFIER}"
-            )
-            raise UserError(f"the layer {self.aligned_name!r} {problem}; {remedy}")
-        return logits, calls[0][0].flatten(0, -2)
+        if self.layer:
+            call = only_call(calls, self.aligned_name)
+        else:
+            call = only_call([Call(z, self.joined(y)) for z, y in calls], self.aligned_name, logits)
+        return logits, call.features.flatten(0, -2)
 
     def loss(self, logits: Tensor) -> Tensor:
         """``L = lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB``."""
         loss = self.lambda_lr * CONFIDENCE[self.confidence](logits) + self.lambda_cb * self.balance_loss(logits)
         return loss + self.lambda_align * self.aligned.cost(self.align_reduction)
 
-    def balance_loss(self, logits: Tensor) -> Tensor:
-        """``L_CB`` of a batch, or the divergence of the running mean prediction."""
-        if self.class_balance == "running":
-            return self.target.balance(logits, self.new_batch)
-        return CLASS_BALANCE[self.class_balance](logits)
-
     @torch.no_grad()
     def predict_bypassed(self, x: Tensor) -> Tensor:
         """Return the logits of a batch without the alignment; the adapted normalisation stays."""
-        aligned = self.aligned
-        enabled, aligned.enabled = aligned.enabled, False
-        try:
+        with self.aligned.bypassed():
             return self.predict(x)
-        finally:
-            aligned.enabled = enabled
 
     def describe(self) -> dict[str, Any]:
         """Add the dimensions of the alignment, the origin of the source basis and what the rule of d compares."""
@@ -333,13 +309,8 @@ class CATTAn(AdaptationMethod):
     @contextmanager
     def as_source(self) -> Iterator[None]:
         """Be the source model for a while, without the alignment."""
-        aligned = self.aligned
-        enabled, aligned.enabled = aligned.enabled, False
-        try:
-            with super().as_source():
-                yield
-        finally:
-            aligned.enabled = enabled
+        with self.aligned.bypassed(), super().as_source():
+            yield
 
     def plain_network(self) -> nn.Module:
         """Return a plain copy of the source architecture with the alignment folded into the linear layer behind it."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.hooks import RemovableHandle
 
 from tta_cattan.alignment.recolouring import (
     Moments,
@@ -34,7 +35,7 @@ from tta_cattan.alignment.subspace import require_model
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.methods.safety import all_finite
 from tta_cattan.methods.target import Target
-from tta_cattan.network.layers import compose_linear, find_layer, replace_module
+from tta_cattan.network.layers import compose_linear, find_layer, hooked, replace_module
 from tta_cattan.network.normalization import StreamStatistics
 from tta_cattan.network.ownership import plain_copy
 from tta_cattan.util.errors import UserError
@@ -165,6 +166,7 @@ class CATTAnForward(AdaptationMethod):
         config_only=True,
     )
 
+    target_type = ForwardTarget
     target: ForwardTarget
 
     def __init__(self, model: nn.Module, *, source_moments: SourceMoments | None = None, **options: Any) -> None:
@@ -244,10 +246,6 @@ class CATTAnForward(AdaptationMethod):
         few = {name: cov for name, cov in source.cov.items() if len(cov) <= self.channels}
         return {name: (source.mean[name], cov, matrix_power(with_ridge(cov), 0.5)) for name, cov in few.items()}
 
-    def new_target(self, known: Any) -> ForwardTarget:
-        """Return a target without a domain."""
-        return ForwardTarget(known)
-
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
         """Take the moments of the whole target set, which is one domain (offline protocol)."""
@@ -256,9 +254,9 @@ class CATTAnForward(AdaptationMethod):
             self.infer(x, adapting=True)
 
     @torch.no_grad()
-    def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
+    def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None, again: bool = False) -> Tensor:
         """Predict a batch with the moments that it has moved; the same batch again moves nothing, nor does a pause."""
-        return self.infer(x, adapting=not self._pauses and self._differs_from_last(x))
+        return self.infer(x, adapting=not self._pauses and not again)
 
     def infer(self, x: Tensor, adapting: bool) -> Tensor:
         """Run the aligned model and, where it adapts, remember the classes that it predicts.
@@ -270,24 +268,13 @@ class CATTAnForward(AdaptationMethod):
             self.safety.skip("batch", x)
         passing = _Pass(self, adapting, finite)
         with (
-            passing.watching_producers(self.model),
+            hooked(passing.hooks(self.model, self.layer)),
             replaced_forward(batch_norms(self.model), passing.forward),
-            passing.projecting(self.model, self.layer),
         ):
             logits = super().infer(x, adapting)
         if adapting and passing.usable:
             self.target.predicted(passing.domain, logits if passing.kept is None else logits[passing.kept])
         return logits
-
-    @contextmanager
-    def as_source(self) -> Iterator[None]:
-        """Be the source model for a while: one that has met no domain."""
-        own, self.target = self.target, self.new_target(None)
-        try:
-            with super().as_source():
-                yield
-        finally:
-            self.target = own
 
     def source_signature(self, layer: Any, size: int) -> tuple[Tensor, Tensor]:
         """Return mean and precision of the source's signatures, which have ``size`` entries."""
@@ -359,8 +346,7 @@ class _Pass:
         self.usable = self.absorbs = self.maps = False
         self.share = 1.0
         self.begun = False
-        # Which convolution gave which tensor: looked at once per target.
-        self.made: dict[int, tuple[Any, str]] | None = {} if adapting and not method.target.producers else None
+        self.made: dict[int, tuple[Any, str]] = {}  # tensors, by id, and the convolution or linear layer that gave them
         self.projection: Tensor | None = None
 
     def forward(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
@@ -369,43 +355,28 @@ class _Pass:
             if not self.begun:
                 self.begun = True
                 self.choose(layer, signatures(x))
-            if self.made is not None and id(x) in self.made and self.made[id(x)][0]() is x:
-                self.target.producers[name] = self.made[id(x)][1]
+            made, by = self.made.get(id(x), (None, ""))
+            if made is not None and made() is x:
+                self.target.producers[name] = by
             if self.domain is not None and self.absorbs:
                 self.absorb(self.domain, name, layer, x)
         found = None if self.domain is None else self.domain.maps.get(name)
         return own_forward(layer)(x) if found is None else normalized(layer, x, *found)
 
-    @contextmanager
-    def watching_producers(self, model: nn.Module) -> Iterator[None]:
-        """Note which convolution or linear layer gave each tensor, and which one takes the projection."""
-        kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
-        handles = []
-        made = {} if self.made is None else self.made
-        for name, module in model.named_modules() if self.made is not None else ():
+    def hooks(self, model: nn.Module, layer: str) -> Iterator[RemovableHandle]:
+        """Note which layer gave each tensor and which one takes the projection, and project the output of ``layer``."""
 
-            def note(module: nn.Module, args: Any, output: Tensor, name: str = name) -> None:
-                made[id(output)] = weakref.ref(output), name
-                if isinstance(module, nn.Linear) and args[0] is self.projection:
-                    self.target.consumer = name
+        def note(name: str, module: nn.Module, args: Any, output: Tensor) -> None:
+            self.made[id(output)] = weakref.ref(output), name
+            if isinstance(module, nn.Linear) and args[0] is self.projection:
+                self.target.consumer = name
 
-            if isinstance(module, kinds):
-                handles.append(module.register_forward_hook(note))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    @contextmanager
-    def projecting(self, model: nn.Module, layer: str) -> Iterator[None]:
-        """Project the output of ``layer`` onto the source's subspace, except for a batch of the source."""
-        handle = model.get_submodule(layer).register_forward_hook(self.project) if layer else None
-        try:
-            yield
-        finally:
-            if handle is not None:
-                handle.remove()
+        # Once per target is enough.
+        for name, module in model.named_modules() if self.adapting and not self.target.producers else ():
+            if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)):
+                yield module.register_forward_hook(partial(note, name))
+        if layer:
+            yield model.get_submodule(layer).register_forward_hook(self.project)
 
     def project(self, module: nn.Module, args: Any, z: Tensor) -> Tensor:
         """Return what the network sees of a layer's output; where no BatchNorm came before, it tells the domain."""
@@ -465,9 +436,7 @@ class _Pass:
             if self.domain is not None:
                 self.plan(self.domain, images)
 
-    def smoothed(
-        self, signature: Tensor, n: float, distance: Callable[[Tensor, Tensor], Tensor]
-    ) -> tuple[Tensor, float]:
+    def smoothed(self, signature: Tensor, n: float, distance: Distance) -> tuple[Tensor, float]:
         """Return the mean signature of the last 16 images, or of those since it jumped."""
         target = self.target
         before = target.recent_count

@@ -43,11 +43,14 @@ class Lock:
         return Lock, ()
 
 
-def guard_verbs(cls: type) -> None:
-    """Guard the verbs that a class defines itself, so that a method from outside is guarded too."""
-    for name in (*_VERBS, *_PASSES):
-        if name in vars(cls):
-            setattr(cls, name, _guarded(vars(cls)[name], reads=name in _PASSES))
+class Guarded:
+    """Guards the verbs of every subclass, those of methods from outside too."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for name in (*_VERBS, *_PASSES):
+            if name in vars(cls):
+                setattr(cls, name, _guarded(vars(cls)[name], reads=name in _PASSES))
 
 
 def _guarded(verb: Callable[..., Any], reads: bool) -> Callable[..., Any]:

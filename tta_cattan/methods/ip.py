@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from tta_cattan.losses import CONFIDENCE
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
-from tta_cattan.methods.target import BalancedTarget, RunningBalance
 from tta_cattan.network.inputs import TransformedModel, image_channels, transformed_parameters
 from tta_cattan.util.keys import at_least, key, one_of, within
 
@@ -29,7 +26,6 @@ class IP(AdaptationMethod):
     )
     width: int = key(16, "channels of the input transformation", within(1, 1024))
     depth: int = key(2, "convolutions of the input transformation", within(1, 64))
-    target: BalancedTarget
 
     def inspect(self, model: nn.Module) -> None:
         """Find the channels of the images that the model takes."""
@@ -49,13 +45,10 @@ class IP(AdaptationMethod):
         """Return the affines of the model's normalisation layers and the whole transformation."""
         return transformed_parameters(self.model)
 
-    def new_target(self, known: Any) -> BalancedTarget:
-        """Return a target without a running mean prediction."""
-        return BalancedTarget(known, RunningBalance(self.kappa))
-
     def loss(self, logits: Tensor) -> Tensor:
         """``L = KL(m || uniform) + lambda_lr L_lr`` with the running mean prediction ``m``."""
-        return self.target.balance(logits, self.new_batch) + self.lambda_lr * CONFIDENCE[self.confidence](logits)
+        balance = self.target.balance(logits, self.kappa, self.new_batch)
+        return balance + self.lambda_lr * CONFIDENCE[self.confidence](logits)
 
     def predict_bypassed(self, x: Tensor) -> Tensor:
         """Return the logits of a batch without the input transformation; the adapted normalisation stays."""

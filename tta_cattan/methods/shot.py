@@ -80,16 +80,13 @@ class Shot(AdaptationMethod):
     title = "SHOT"
     node = "SHOT"
     lambda_pl: float = key(0.3, "weight of the cross-entropy to the pseudo-labels", at_least(0), origin="SHOT")
+    target_type = ShotTarget
     target: ShotTarget
 
     def inspect(self, model: nn.Module) -> None:
         """Find the classifier, whose input are the features of the centroids."""
         super().inspect(model)
         self.classifier = find_classifier(model, self.classifier, self.num_classes)
-
-    def new_target(self, known: dict[int, int] | None) -> ShotTarget:
-        """Return a target with the labels of the present epoch, which were taken before its updates."""
-        return ShotTarget(known)
 
     @torch.no_grad()
     def start_epoch(self, batches: Batches) -> None:

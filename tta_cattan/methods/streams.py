@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tta_cattan.methods.base import AdaptationMethod
 
 DEFAULT = ""  # the stream outside every ``with model.stream(name)``
-_ATTRIBUTES = ("target", "changed", "safety", "optimizer", "precision", "new_batch")
+_ATTRIBUTES = ("target", "safety", "optimizer")
 
 State = dict[str, Any]
 
@@ -44,7 +44,6 @@ class _Parked:
             module.set_extra_state(state)
         for name, value in self.attributes.items():
             setattr(method, name, value)
-        method.begin_batch()
 
 
 class Streams:

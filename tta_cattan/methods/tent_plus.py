@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from tta_cattan.losses import CLASS_BALANCE, softmax_entropy
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
-from tta_cattan.methods.target import BalancedTarget, RunningBalance
 from tta_cattan.util.keys import at_least, key, one_of, within
 
 
@@ -25,18 +22,7 @@ class TentPlus(AdaptationMethod):
     kappa: float = key(
         0.9, "share of the past in the running mean prediction", within(0, 1, "[)"), origin="Mummadi et al."
     )
-    target: BalancedTarget
 
     def loss(self, logits: Tensor) -> Tensor:
         """``L = H(softmax(y)) + lambda_cb L_CB``."""
         return softmax_entropy(logits) + self.lambda_cb * self.balance_loss(logits)
-
-    def balance_loss(self, logits: Tensor) -> Tensor:
-        """``L_CB`` of a batch, or the divergence of the running mean prediction."""
-        if self.class_balance == "running":
-            return self.target.balance(logits, self.new_batch)
-        return CLASS_BALANCE[self.class_balance](logits)
-
-    def new_target(self, known: Any) -> BalancedTarget:
-        """Return a target without a running mean prediction."""
-        return BalancedTarget(known, RunningBalance(self.kappa))

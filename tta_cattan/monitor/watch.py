@@ -14,7 +14,7 @@ from tta_cattan.alignment.aligned import AlignedHead
 from tta_cattan.methods import AdaptationMethod
 from tta_cattan.methods.safety import Collapse
 from tta_cattan.monitor.estimate import Calibration, Estimate, Reference, mean_shift
-from tta_cattan.network.layers import channel_place, find_classifier, find_layer, watch_head
+from tta_cattan.network.layers import channel_place, find_classifier, find_layer, watched
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.keys import Key, at_least, key, one_of
 from tta_cattan.util.state import pack, stateful, unpack
@@ -258,9 +258,9 @@ class Tap:
 
     def __call__(self, run: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits ``run(x)`` and the features (B x D): the mean over positions, and over mirror images."""
-        with watch_head(self.module) as calls:
+        with watched(self.module) as calls:
             logits = run(x)
-        z = (calls[-1].logits if self.layer else calls[-1].features).detach()
+        z = (calls[-1].output if self.layer else calls[-1].features).detach()
         rows = z.movedim(channel_place(z), -1)
         rows = rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows
         return logits, rows.unflatten(0, (-1, len(logits))).mean(0) if len(rows) % len(logits) == 0 else rows

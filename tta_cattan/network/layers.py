@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils.parametrize import is_parametrized
+from torch.utils.hooks import RemovableHandle
 
 from tta_cattan.util.errors import UserError, nearest
 
@@ -22,7 +22,6 @@ _OTHER_HEADS = (
     "source_subspace=fit_source(net, loader, layer=NAME) and classes=False"
 )
 _OTHER_METHODS = "choose a method that needs none (MODEL.ADAPTATION tent, tent_plus, norm, ip)"
-NOT_THE_CLASSIFIER = f"{_SET_KEY}; {_OTHER_HEADS}; or {_OTHER_METHODS}"
 
 
 def find_classifier(model: nn.Module, name: str = "", num_classes: int | None = None) -> str:
@@ -157,11 +156,8 @@ def receives(model: nn.Module, name: str, follower: str) -> Iterator[list[bool]]
         model.get_submodule(name).register_forward_hook(lambda _, args, output: outputs.append(output)),
         model.get_submodule(follower).register_forward_pre_hook(compare),
     ]
-    try:
+    with hooked(handles):
         yield connected
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @torch.no_grad()
@@ -203,39 +199,49 @@ def with_weight(module: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Mo
     return new
 
 
-@dataclass
-class HeadCall:
-    """What went into the classifier and what came out of it."""
+class Call(NamedTuple):
+    """What went into a layer and what came out of it."""
 
     features: Tensor
-    logits: Tensor
+    output: Tensor
 
 
 @contextmanager
-def watch_head(head: nn.Module) -> Iterator[list[HeadCall]]:
-    """Collect the calls of ``head`` made inside the block."""
-    calls: list[HeadCall] = []
-    handle = head.register_forward_hook(lambda _, args, output: calls.append(HeadCall(args[0], output)))
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Keep hooks until the block ends."""
+    handles = list(handles)
     try:
-        yield calls
+        yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
-def only_head_call(calls: list[HeadCall], output: Tensor, name: str) -> HeadCall:
-    """Return the one call of the classifier in a forward pass, or say why the model is not ``h(g(x))``."""
+@contextmanager
+def watched(layer: nn.Module) -> Iterator[list[Call]]:
+    """Collect the calls of ``layer`` made inside the block."""
+    calls: list[Call] = []
+    with hooked(
+        [layer.register_forward_hook(lambda _, args, output: calls.append(Call(args[0] if args else None, output)))]
+    ):
+        yield calls
+
+
+def only_call(calls: list[Call], name: str, logits: Tensor | None = None) -> Call:
+    """Return the one call of a layer in a forward pass; of the classifier, whose output must be the ``logits``."""
     problem = None
     if len(calls) != 1:
         problem = f"was called {len(calls)} times in one forward pass"
-    elif calls[0].features.ndim != 2:
+    elif logits is not None and calls[0].features.ndim != 2:
         problem = f"receives features of shape {tuple(calls[0].features.shape)}, not (batch, D)"
-    elif not same_numbers(calls[0].logits, output):
+    elif logits is not None and not same_numbers(calls[0].output, logits):
         problem = "is not the last step: the model's output differs from it"
-    if problem:
-        raise UserError(
-            f"the linear layer {name!r} {problem}, so it is not the model's classifier: {NOT_THE_CLASSIFIER}"
-        )
-    return calls[0]
+    if problem is None:
+        return calls[0]
+    if logits is None:
+        raise UserError(f"the layer {name!r} {problem}: name another layer (layer=)")
+    remedy = f"{_SET_KEY}; {_OTHER_HEADS}; or {_OTHER_METHODS}"
+    raise UserError(f"the linear layer {name!r} {problem}, so it is not the model's classifier: {remedy}")
 
 
 def same_numbers(logits: Tensor, output: Tensor) -> bool:
@@ -271,40 +277,26 @@ def iterate_features(
     They are the input of ``classifier``, or the output of ``layer``, whose positions count as samples.
     """
     model.eval()
-    watched = find_layer(model, layer) if layer else model.get_submodule(classifier)
+    place = find_layer(model, layer) if layer else model.get_submodule(classifier)
     for x in inputs:
-        with watch_head(watched) as calls:
+        with watched(place) as calls:
             output = model(x)
-        if not layer:
-            yield only_head_call(calls, output, classifier).features
-            continue
-        if len(calls) != 1:
-            raise UserError(f"the layer {layer!r} was called {len(calls)} times in a forward pass: name another layer")
-        z = calls[0].logits
-        yield z.movedim(channel_place(z, dim), -1).flatten(0, -2)
+        if layer:
+            z = only_call(calls, layer).output
+            yield z.movedim(channel_place(z, dim), -1).flatten(0, -2)
+        else:
+            yield only_call(calls, classifier, output).features
 
 
 def list_layers(model: nn.Module, x: Tensor) -> list[tuple[str, str, tuple[int, ...]]]:
     """Return (name, type, output shape) of every module whose output can be aligned: called once, giving a tensor."""
-    shapes: dict[str, list[tuple[int, ...]]] = {}
-    handles = []
-    for name, module in model.named_modules():
-
-        def note(_: nn.Module, args: tuple[Tensor, ...], output: object, name: str = name) -> None:
-            shape = tuple(output.shape) if isinstance(output, Tensor) else ()
-            shapes.setdefault(name, []).append(shape)
-
-        if name:
-            handles.append(module.register_forward_hook(note))
-    try:
-        with torch.no_grad():
-            model.eval()(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
+    modules = {name: module for name, module in model.named_modules() if name}
+    with ExitStack() as stack, torch.no_grad():
+        calls = {name: stack.enter_context(watched(module)) for name, module in modules.items()}
+        model.eval()(x)
+    outputs = {name: seen[0].output for name, seen in calls.items() if len(seen) == 1}
     return [
-        (name, kinds[name], calls[0])
-        for name, calls in shapes.items()
-        if len(calls) == 1 and 2 <= len(calls[0]) <= 5 and calls[0][0] == len(x)
+        (name, type(modules[name]).__name__, tuple(z.shape))
+        for name, z in outputs.items()
+        if isinstance(z, Tensor) and 2 <= z.ndim <= 5 and len(z) == len(x)
     ]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from tta_cattan.network.layers import hooked
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.state import stateful
 
@@ -124,11 +125,8 @@ def blending(layers: Sequence[_NormBase], scale: float, views: int = 1) -> Itera
         for place, layer in enumerate(layers)
         if isinstance(layer, _BatchNorm)
     ]
-    try:
+    with hooked(handles):
         yield used
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class _Moved(torch.autograd.Function):

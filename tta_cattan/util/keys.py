@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -141,6 +142,68 @@ class Key:
 def key(default: Any, meaning: str, check: Check | None = None, **options: Any) -> Any:
     """Return a `Key` to declare an attribute of a class with: ``d: int = key(0, "dimension", at_least(0))``."""
     return Key(default, meaning, check, **options)
+
+
+class Keyed:
+    """A class whose body declares keys: they are its constructor's options, and lie in configs.
+
+    A subclass changes the default of an inherited key by naming it: ``lr = 1e-4``.
+    """
+
+    node: ClassVar[str] = ""  # of a config, for the keys that only this class has
+    keys: ClassVar[dict[str, Key]] = {}
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        keys = {name: declared for base in reversed(cls.__mro__[1:]) for name, declared in _keys_of(base).items()}
+        for name, value in list(vars(cls).items()):
+            if isinstance(value, Key):
+                keys[name] = value
+                setattr(cls, name, value.default)
+            elif name in keys:
+                keys[name] = replace(keys[name], default=keys[name].accept(f"{cls.__name__}.{name}", value))
+        cls.keys = keys
+        given = [p for p in inspect.signature(cls.__init__).parameters.values() if p.name not in ("self", "options")]
+        options = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=k.default, annotation=type(k.default).__name__
+            )
+            for name, k in cls.constructor_keys().items()
+        ]
+        cls.__signature__ = inspect.Signature([*given, *options])
+
+    @classmethod
+    def constructor_keys(cls) -> dict[str, Key]:
+        """Return the keys that the constructor takes."""
+        return {name: declared for name, declared in cls.keys.items() if not declared.config_only}
+
+    def set_options(self, given: Mapping[str, Any]) -> None:
+        """Set every option to its given or default value; refuse what the class does not have or accept."""
+        own = self.constructor_keys()
+        for name in given:
+            if name not in own:
+                raise UserError(
+                    f"{type(self).__name__} has no option {name!r}.{nearest(name, own)} Options: "
+                    f"{', '.join(sorted(own))}"
+                )
+        for name, declared in own.items():
+            setattr(self, name, declared.accept(name, given.get(name, declared.default)))
+
+    @classmethod
+    def place_of(cls, name: str) -> str:
+        """Return where a config holds the key ``name``: ``OPTIM.LR``, ``CATTAN.D``."""
+        return cls.keys[name].at or f"{cls.node}.{name.upper()}"
+
+    @classmethod
+    def value_in(cls, cfg: Mapping[str, Any], name: str) -> Any:
+        """Return the value that a config has for the key ``name``."""
+        for part in cls.place_of(name).split("."):
+            cfg = cfg[part]
+        return cfg
+
+
+def _keys_of(cls: type) -> dict[str, Key]:
+    return vars(cls).get("keys", {})
 
 
 class _MismatchError(Exception):

@@ -19,13 +19,12 @@ from tta_cattan.methods.safety import Safety
 from tta_cattan.network.normalization import StreamStatistics, affine_parameters
 from tta_cattan.network.ownership import copy_for_adaptation
 from tta_cattan.util.memory import give_back_freed_memory
-from tta_cattan.util.precision import Precision
 
 # Metrics that differ from one computation of a cell to the next.
 COST_METRICS = ("seconds", "images_per_second", "peak_memory")
 _PROC = Path("/proc/self")
 # What every method has, TENT too, and what is no part of the state that it adapts.
-_COMMON = (torch.optim.Optimizer, Precision, Safety, type)
+_COMMON = (torch.optim.Optimizer, Safety, type)
 
 
 class Meter:

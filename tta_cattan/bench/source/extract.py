@@ -23,7 +23,6 @@ from tta_cattan.bench.models.zoo import LoadedModel, resolve_device
 from tta_cattan.bench.source.distributed import ALONE, Workers
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import content_hashes, sha256_tensors, sha256_text
-from tta_cattan.util.precision import Precision
 from tta_cattan.util.progress import progress
 
 if TYPE_CHECKING:
@@ -108,10 +107,9 @@ def extract_domain(
 def encode(cfg: CfgNode, encoder: LoadedModel, dataset: Dataset) -> tuple[np.ndarray, Sequence[int]]:
     """Return the features (float32) and labels of a data set, in its order."""
     device = resolve_device(cfg.DEVICE)
-    precision = Precision(cfg.MIXED_PRECISION)
     features, labels = [], []
     for batch in Stream(dataset, cfg.TEST.BATCH_SIZE, None, device, cfg.TEST.NUM_WORKERS):
-        with precision.autocast(device):
+        with torch.autocast(device.type, torch.bfloat16, enabled=cfg.MIXED_PRECISION):
             features.append(encoder.model(batch.inputs).float().cpu())
         labels += batch.labels.tolist()
     return torch.cat(features).numpy(), labels

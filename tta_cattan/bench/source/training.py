@@ -21,7 +21,6 @@ from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.datasets import split_at_random, take
 from tta_cattan.bench.data.stream import Batch, Stream
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.precision import Precision
 from tta_cattan.util.progress import progress
 from tta_cattan.util.state import load_state, restore_generators, save_state
 
@@ -148,8 +147,6 @@ class _Training:
         self.model, self.streams, self.recipe = model, streams, recipe
         self.optimizer = recipe.optimizer(model)
         self.schedule = recipe.scheduler(self.optimizer, recipe.epochs * len(streams.training))
-        self.precision = Precision(recipe.mixed_precision)
-        self.precision.restart()
         self.epoch = 0  # finished epochs
         self.done = 0  # finished batches of the current epoch
         self.best: tuple[float, dict[str, Tensor]] | None = None
@@ -164,7 +161,7 @@ class _Training:
         """Update once; a batch of one sample is skipped, because it has no batch statistics."""
         if len(batch.inputs) > 1:
             inputs = self.streams.augment(batch.inputs)
-            with self.precision.autocast(inputs.device):
+            with torch.autocast(inputs.device.type, torch.bfloat16, enabled=self.recipe.mixed_precision):
                 logits = self.model(inputs)
             labels = batch.labels.to(inputs.device)
             loss = F.cross_entropy(logits.float(), labels, label_smoothing=self.recipe.label_smoothing)
@@ -174,8 +171,8 @@ class _Training:
                     f"(it is {self.recipe.lr:g})"
                 )
             self.optimizer.zero_grad()
-            self.precision.backward(loss, self.optimizer)
-            self.precision.step(self.optimizer)
+            loss.backward()
+            self.optimizer.step()
         self.schedule.step()
         self.done += 1
 
@@ -200,7 +197,6 @@ class _Training:
 
     def save(self, checkpoint: Path, identity: Mapping[str, Any]) -> None:
         """Write all that the rest of the training depends on."""
-        scaler = self.precision.scaler
         state = {
             "of": json.dumps(identity, sort_keys=True),
             "epoch": self.epoch,
@@ -208,7 +204,6 @@ class _Training:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
-            "scaler": None if scaler is None else scaler.state_dict(),
             "best": self.best,
         }
         save_state(checkpoint, state)
@@ -221,8 +216,6 @@ class _Training:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
-        if self.precision.scaler is not None and state["scaler"] is not None:
-            self.precision.scaler.load_state_dict(state["scaler"])
         self.epoch, self.done, self.best = state["epoch"], state["done"], state["best"]
         restore_generators(state)
         logger.info("resuming after %d epochs and %d batches (%s)", self.epoch, self.done, checkpoint)

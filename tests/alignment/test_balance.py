@@ -1,4 +1,4 @@
-"""What the first predictions say of the balance of classes."""
+"""What predictions say of the balance of classes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tta_cattan.methods.target import FirstPredictions, balanced_limit
+from tta_cattan.alignment import balanced_limit, may_be_balanced
 
 
 def predictions(labels, classes=10, confidence=0.9):
@@ -30,33 +30,23 @@ def test_errors_that_the_network_expects_never_refute_balance(wrong):
     """The worst case: all errors go to one class."""
     labels = torch.arange(1000) % 10
     labels[torch.rand(1000, generator=torch.Generator().manual_seed(0)) < wrong] = 3
-    first = FirstPredictions()
-    first.add(predictions(labels, confidence=1 - wrong - 1e-3))
-    assert first.balanced()
+    assert may_be_balanced(predictions(labels, confidence=1 - wrong - 1e-3))
 
 
 @pytest.mark.parametrize("confidence", [0.85, 0.9, 0.999])
 def test_missing_classes_are_seen_through_errors(confidence):
-    first = FirstPredictions()
-    for part in (torch.arange(1000) % 5).split(64):
-        first.add(predictions(part, confidence=confidence))
-    assert not first.balanced()
+    assert not may_be_balanced(predictions(torch.arange(1000) % 5, confidence=confidence))
 
 
 def test_few_samples_refute_nothing():
-    first = FirstPredictions()
-    assert first.balanced()
-    first.add(predictions(torch.zeros(1, dtype=torch.long), confidence=0.99))
-    assert first.balanced()
+    assert may_be_balanced(torch.empty(0, 10))
+    assert may_be_balanced(predictions(torch.zeros(1, dtype=torch.long), confidence=0.99))
 
 
 def test_what_is_not_finite_has_no_say():
-    first, logits = FirstPredictions(), predictions(torch.arange(10))
-    logits[4] = torch.nan
-    first.add(logits)
-    assert first.count == 9 and first.balanced()
-    first.add(torch.full((3, 10), torch.inf))
-    assert first.count == 9
-    nothing = FirstPredictions()
-    nothing.add(torch.full((3, 10), torch.nan))
-    assert nothing.balanced()
+    logits = predictions(torch.arange(1000) % 10)
+    spoilt = torch.cat(
+        [logits, predictions(torch.zeros(5000, dtype=torch.long)).index_fill(1, torch.tensor(0), torch.inf)]
+    )
+    assert may_be_balanced(logits) and may_be_balanced(spoilt)
+    assert may_be_balanced(torch.full((3, 10), torch.nan))
