@@ -11,7 +11,7 @@ from torch import nn
 
 from tta_cattan import UserError
 from tta_cattan.methods import IP
-from tta_cattan.network.inputs import InputTransform
+from tta_cattan.methods.ip import InputTransform
 
 
 def test_the_identity_at_the_start():

@@ -26,28 +26,6 @@ from tta_cattan.config.load import (
     to_dict,
 )
 
-__all__ = [
-    "CORRUPTIONS",
-    "RESET_EACH_SHIFT",
-    "check_cfg",
-    "declared_keys",
-    "dump_yaml",
-    "find_config",
-    "get_defaults",
-    "key_names",
-    "leaves",
-    "load_cfg",
-    "method_keys",
-    "own_keys",
-    "read_yaml",
-    "set_value",
-    "setting_name",
-    "shared_keys",
-    "shipped_folder",
-    "suggestion",
-    "to_dict",
-]
-
 
 def __getattr__(name: str) -> Any:
     """``cfg``: the defaults, frozen, with the keys of every method that is registered by now."""

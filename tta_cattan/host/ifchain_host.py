@@ -6,6 +6,7 @@ import ast
 import copy
 import importlib
 import logging
+import re
 import sys
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
@@ -53,10 +54,12 @@ def add_branch(tree: ast.Module) -> ast.Module:
     The branch is what a user would write by hand: ``if cfg.MODEL.ADAPTATION in (...): model = setup(base_model)``, with
     the chain as its ``else``. Only the syntax tree in memory changes; line numbers stay those of the file.
     """
-    for body in _bodies(tree):
-        for place, statement in enumerate(body):
+    tests = [node for node in ast.walk(tree) if isinstance(node, ast.Compare) and _adaptation_key(node) is not None]
+    taken = {str(value.value) for test in tests for value in test.comparators if isinstance(value, ast.Constant)}
+    for function in ast.walk(tree):
+        for place, statement in enumerate(function.body) if isinstance(function, ast.FunctionDef) else ():
             if isinstance(statement, ast.If) and (key := _adaptation_key(statement.test)) is not None:
-                body[place] = _branch(statement, key, taken=_compared_names(tree))
+                function.body[place] = _branch(statement, key, taken)
                 return ast.fix_missing_locations(tree)
     raise UserError(
         "the script has no `if cfg.MODEL.ADAPTATION == ...` to add a branch to: it is another version of this host. "
@@ -64,7 +67,7 @@ def add_branch(tree: ast.Module) -> ast.Module:
     )
 
 
-def _branch(chain: ast.If, key: ast.Attribute, taken: Container[str]) -> ast.If:
+def _branch(chain: ast.If, key: ast.expr, taken: Container[str]) -> ast.If:
     """Return ``if key in our names: <targets> = setup(<model>, cfg, with_names)`` with ``chain`` as its else."""
     for statement in chain.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) and statement.value.args:
@@ -86,30 +89,11 @@ def _branch(chain: ast.If, key: ast.Attribute, taken: Container[str]) -> ast.If:
     return ast.copy_location(ast.If(test, [ast.copy_location(assign, chain)], [chain]), chain)
 
 
-def _bodies(tree: ast.Module) -> Iterator[list[ast.stmt]]:
-    """Yield the body of every function in a script."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            yield node.body
-
-
-def _compared_names(tree: ast.Module) -> set[str]:
-    """Return the methods that the host's chain knows."""
-    tests = [node for node in ast.walk(tree) if isinstance(node, ast.Compare) and _adaptation_key(node) is not None]
-    return {str(value.value) for test in tests for value in test.comparators if isinstance(value, ast.Constant)}
-
-
-def _adaptation_key(test: ast.expr) -> ast.Attribute | None:
+def _adaptation_key(test: ast.expr) -> ast.expr | None:
     """Return the expression ``<cfg>.MODEL.ADAPTATION`` that a test compares with a name."""
     if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):
         return None
-    key = test.left
-    if not isinstance(key, ast.Attribute) or key.attr != "ADAPTATION":
-        return None
-    node = key.value
-    return (
-        key if isinstance(node, ast.Attribute) and node.attr == "MODEL" and isinstance(node.value, ast.Name) else None
-    )
+    return test.left if re.fullmatch(r"\w+\.MODEL\.ADAPTATION", ast.unparse(test.left)) else None
 
 
 def _source_batches(cfg: CfgNode) -> Iterator[Tensor]:

@@ -9,15 +9,17 @@ import importlib
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tta_cattan.host import ifchain_host, registry_host, ttab_host
 from tta_cattan.host.recognise import Host, recognise, version
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.upstream import heal_autoattack
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,10 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def enter(host: Host, script: Path, cpu: bool) -> None:
     """Make this process the host's: its folder, its modules first, and a device that exists."""
-    import torch
-
-    from tta_cattan.util.upstream import heal_autoattack
-
     if cpu:
         stay_on_cpu()
     elif host.cuda_only and not torch.cuda.is_available():
@@ -71,11 +69,8 @@ def enter(host: Host, script: Path, cpu: bool) -> None:
 
 def stay_on_cpu() -> None:
     """Make ``.cuda()`` of tensors and modules do nothing, and load checkpoints to the CPU, in this process only."""
-    import torch
-
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # hosts that ask torch.cuda.is_available() get the same answer
-    torch.Tensor.cuda = _itself  # type: ignore[method-assign]
-    torch.nn.Module.cuda = _itself  # type: ignore[method-assign]
+    torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
     load = torch.load
 
     @functools.wraps(load)
@@ -85,22 +80,15 @@ def stay_on_cpu() -> None:
     torch.load = load_to_cpu
 
 
-def _itself(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Stand in for ``.cuda()``."""
-    return self
-
-
 def plug_in(
     host: Host, arguments: list[str], cpu: bool = False, two_pass: bool = False
 ) -> tuple[list[str], dict[str, Any], Callable[[ast.Module], ast.Module] | None]:
     """Plug our methods into the host; return the script's arguments, extra names and syntax-tree transformation."""
-    from tta_cattan.host import ifchain_host, registry_host, ttab_host
-    from tta_cattan.host.launcher import allow_two_passes
-
     if two_pass:
         if host.evaluator is None:
             raise UserError(f"--two-pass: {host.name} does not expose its test loader, so there is no first pass")
-        allow_two_passes(*host.evaluator)
+        module, function = importlib.import_module(host.evaluator[0]), host.evaluator[1]
+        setattr(module, function, preparing(getattr(module, function)))  # before the script imports it by name
     if host.contract == "ttab":
         return ttab_host.plug_in(arguments, cpu), {}, None
     if host.contract == "registry":
@@ -133,17 +121,8 @@ def run_script(
     return module
 
 
-def allow_two_passes(module_name: str, function: str) -> None:
-    """Let our methods learn from each test set before the host's evaluator runs on it.
-
-    Note: this must run before the script imports the evaluator by name.
-    """
-    module = importlib.import_module(module_name)
-    setattr(module, function, preparing(getattr(module, function)))
-
-
 def preparing(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``evaluate`` preceded by ``model.prepare``, once per test set."""
+    """Return a host's evaluator preceded by ``model.prepare``, once per test set."""
     seen: list[Any] = [None]  # kept alive, so that no new test set gets its id
 
     @functools.wraps(evaluate)
@@ -152,23 +131,12 @@ def preparing(evaluate: Callable[..., Any]) -> Callable[..., Any]:
         if hasattr(model, "prepare") and data is not seen[0]:
             seen[0] = data
             batch_size = args[2] if len(args) > 2 else kwargs.get("batch_size", 100)  # clean_accuracy's default
-            model.prepare(TargetBatches(data, batch_size, next(model.parameters()).device))
+            model.prepare(map(_images, data.split(batch_size) if isinstance(data, Tensor) else data))
         return evaluate(model, *args, **kwargs)
 
     return prepared
 
 
-class TargetBatches:
-    """The host's test set in the form of our methods: re-iterable (indices, images)."""
-
-    def __init__(self, data: Tensor | Iterable[Any], batch_size: int, device: torch.device) -> None:
-        self.data, self.batch_size, self.device = data, batch_size, device
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        start = 0
-        for batch in self.data.split(self.batch_size) if isinstance(self.data, Tensor) else self.data:
-            images = batch
-            while isinstance(images, (list, tuple)):  # (images, labels, ...), and images may be a list of views
-                images = images[0]
-            yield torch.arange(start, start + len(images)), images.to(self.device)
-            start += len(images)
+def _images(batch: Any) -> Any:
+    """Return the images of a batch: (images, labels, ...), where images may be a list of views."""
+    return _images(batch[0]) if isinstance(batch, (list, tuple)) else batch

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yacs.config
 from yacs.config import CfgNode
@@ -33,6 +33,7 @@ _LEFT_TO_THE_HOST = ("source", "norm", "tent")
 _RENAMED = {"shot": "shot_bn"}
 
 SourceBatches = Callable[[], "Iterable[Tensor]"]
+Fitted = TypeVar("Fitted", Subspace, SourceMoments)
 
 
 def host_keys() -> dict[str, Any]:
@@ -159,9 +160,7 @@ def source_moments(
     weights = sha256_weights(model)
     path = moments_path(cfg.CKPT_DIR, arch, weights, channels, layer) if choice == "auto" else choice
     if choice != "auto" or path.is_file():
-        moments = SourceMoments.load(path)
-        fits = _check_origin("moments", path, moments.provenance, weights)
-        return moments if fits else replace(moments, provenance={})
+        return _load(SourceMoments, path, weights)
     if source_batches is None:
         raise UserError(
             f"{CATTAnForward.title} needs the source's moments: {path} is missing and this host has no loader of "
@@ -197,7 +196,7 @@ def source_subspace(
     if choice == "auto" and not path.is_file():
         choice = next(iter(find_subspaces(cfg.CKPT_DIR, centered, layer, weights=weights)), None)
     if choice is not None:
-        return _load(path if choice == "auto" else choice, weights)
+        return _load(Subspace, path if choice == "auto" else choice, weights)
     if source_batches is None:
         raise UserError(
             f"{method.title} needs a source subspace: {path} is missing and this host has no loader of source data. "
@@ -218,27 +217,18 @@ def source_subspace(
     return subspace
 
 
-def _load(path: Any, weights: str) -> Subspace:
-    """Return the subspace in a file."""
-    subspace = Subspace.load(path)
-    fits = _check_origin("subspace", path, subspace.provenance, weights)
-    return subspace if fits else subspace.without_model()
+def _load(kind: type[Fitted], path: Any, weights: str) -> Fitted:
+    """Return the subspace or the moments in a file; warn if they were made for another model.
 
-
-def _check_origin(kind: str, path: Any, provenance: Mapping[str, Any], weights: str) -> bool:
-    """Warn if a file was made for another model, and return whether it was made for this one.
-
-    Note: it is not refused, because a host's wrapper may add parameters of its own to the same network.
+    Note: they are not refused, because a host's wrapper may add parameters of its own to the same network.
     """
-    logger.info("source %s: %s", kind, path)
-    made_for = str(provenance.get("weights_sha256", ""))
-    if made_for and made_for != weights:
-        logger.warning(
-            "%s file %s was fitted for the weights %s, and this model has %s: is it the same network?",
-            kind,
-            path,
-            made_for[:12],
-            weights[:12],
-        )
-        return False
-    return True
+    found = kind.load(path)
+    logger.info("%s of the source: %s", kind.__name__, path)
+    made_for = str(found.provenance.get("weights_sha256", weights))
+    if made_for == weights:
+        return found
+    logger.warning(
+        "%s was fitted for the weights %s, and this model has %s: is it the same network?",
+        path, made_for[:12], weights[:12],
+    )  # fmt: skip
+    return replace(found, provenance={k: v for k, v in found.provenance.items() if k != "weights_sha256"})

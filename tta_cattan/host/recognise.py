@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import sha256_text
 
 RECIPE = "model = tta_cattan.setup_model(model, cfg, num_classes, source_subspace); outputs = model(x)"
 
@@ -17,8 +17,7 @@ class Host:
     """A framework: how its scripts are recognised and how they are entered.
 
     ``marks`` are (file beside the script, text in it); the file ``""`` is the script itself. ``tried`` is the commit
-    that we ran, with the digests of some of its files. ``evaluator`` is the module and the function that evaluates a
-    model on one test set.
+    that we ran. ``evaluator`` is the module and the function that evaluates a model on one test set.
     """
 
     name: str
@@ -27,7 +26,6 @@ class Host:
     marks: tuple[tuple[str, str], ...]
     conf: str  # the module that holds the YACS config; '' = none
     tried: str
-    digests: dict[str, tuple[str, ...]]
     evaluator: tuple[str, str] | None
     cuda_only: bool = True
     takes_pairs: bool = True  # its command line accepts KEY VALUE
@@ -42,11 +40,6 @@ HOSTS = (
         marks=(("", "setup_tent("), ("cotta.py", "class CoTTA"), ("conf.py", "load_cfg_fom_args")),
         conf="conf",
         tried="c212a20",
-        digests={
-            "conf.py": ("6c9ddcda78f3", "64ee0faa7250"),
-            "cotta.py": ("bdaa5f1a6d97", "5d21c1368be9"),
-            "tent.py": ("d854e1f65f74",),
-        },
         evaluator=("robustbench.utils", "clean_accuracy"),
     ),
     Host(
@@ -56,7 +49,6 @@ HOSTS = (
         marks=(("", "setup_tent("), ("tent.py", "class Tent"), ("conf.py", "load_cfg_fom_args")),
         conf="conf",
         tried="e9e926a",
-        digests={"conf.py": ("2588dc2171eb",), "tent.py": ("d854e1f65f74",)},
         evaluator=("robustbench.utils", "clean_accuracy"),
     ),
     Host(
@@ -70,7 +62,6 @@ HOSTS = (
         ),
         conf="src.utils.conf",
         tried="d1c14ff",
-        digests={"src/utils/conf.py": ("ea1f04670cb3",), "src/methods/setup.py": ("c4ecb9c4d426",)},
         evaluator=("src.utils", "get_accuracy"),
         takes_pairs=False,
     ),
@@ -86,11 +77,6 @@ HOSTS = (
         ),
         conf="conf",
         tried="8b2ed63",
-        digests={
-            "conf.py": ("5e22c3103d91",),
-            "methods/base.py": ("3c7210e2fec1",),
-            "utils/registry.py": ("fa6a76fb8e4e",),
-        },
         evaluator=("utils.eval_utils", "get_accuracy"),
         cuda_only=False,
     ),
@@ -105,11 +91,6 @@ HOSTS = (
         ),
         conf="",
         tried="19cb3ce",
-        digests={
-            "parameters.py": ("4a199d7fc7ab",),
-            "ttab/model_adaptation/__init__.py": ("d366d3fdb434",),
-            "ttab/model_adaptation/base_adaptation.py": ("8d6f8b390a21",),
-        },
         evaluator=None,
         takes_pairs=False,
         cuda_only=False,
@@ -132,34 +113,20 @@ def recognise(script: Path) -> Host:
 
 
 def version(host: Host, script: Path) -> str:
-    """Return the host's version: its git commit, and how its files compare with the commit that we tried."""
-    changed = [file for file, digests in host.digests.items() if _digest(script, file) not in digests]
-    files = f"{', '.join(changed)} differ{'s' * (len(changed) == 1)} from" if changed else "same files as"
-    commit = _git_commit(script)
-    return f"{f'commit {commit}; ' if commit else ''}{files} {host.tried}, the commit tried with this package"
-
-
-def _git_commit(script: Path) -> str:
-    """Return the short commit of the work tree that ``script`` is tracked in, or an empty string.
+    """Return the host's git commit beside the one that we tried.
 
     Note: a copy of the host inside another repository is untracked there, so that commit would not identify it.
     """
     git = ["git", "-C", str(script.parent)]
-    try:
+    commit = "not tracked by git"
+    with suppress(OSError, subprocess.SubprocessError):
         for command in (["ls-files", "--error-unmatch", script.name], ["describe", "--always", "--dirty"]):
             done = subprocess.run([*git, *command], capture_output=True, text=True, check=True, timeout=10)
-        return done.stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
+        commit = f"commit {done.stdout.strip()}"
+    return f"{commit}; this package was tried with {host.tried}"
 
 
 def _read(script: Path, file: str) -> str:
     """Return the text of a file beside ``script`` ('' = the script itself); empty if there is none."""
     path = script.parent / file if file else script
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-
-def _digest(script: Path, file: str) -> str:
-    """Return the digest of a file's text, ignoring line endings; empty if there is none."""
-    text = _read(script, file)
-    return sha256_text(text.replace("\r\n", "\n"))[:12] if text else ""

@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from tta_cattan.losses import CONFIDENCE
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
-from tta_cattan.network.inputs import TransformedModel, image_channels, transformed_parameters
+from tta_cattan.network.normalization import affine_parameters
+from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import at_least, key, one_of, within
+
+
+class InputTransform(nn.Module):
+    """``d(x) = gamma (tau x + (1 - tau) r(x)) + beta``, the identity at the start (tau = 1, gamma = 1, beta = 0).
+
+    ``r`` is ``depth`` times 3x3 convolution, GroupNorm, ReLU, then a 3x3 convolution back to the input's channels.
+    """
+
+    def __init__(self, channels: int = 3, width: int = 16, depth: int = 2) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for i in range(depth):
+            layers += [nn.Conv2d(width if i else channels, width, 3, padding=1), nn.GroupNorm(1, width), nn.ReLU()]
+        self.residual = nn.Sequential(*layers, nn.Conv2d(width, channels, 3, padding=1))
+        self.tau = nn.Parameter(torch.ones(()))
+        self.gamma = nn.Parameter(torch.ones(channels, 1, 1))
+        self.beta = nn.Parameter(torch.zeros(channels, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the transformed images."""
+        if x.ndim != 4 or x.shape[1] != len(self.gamma):
+            raise UserError(
+                f"IP transforms images of shape (batch, {len(self.gamma)}, height, width), and these have shape "
+                f"{tuple(x.shape)}: choose another method for features or point clouds"
+            )
+        return self.gamma * (self.tau * x + (1 - self.tau) * self.residual(x)) + self.beta
+
+
+class TransformedModel(nn.Module):
+    """A model behind an input transformation."""
+
+    def __init__(self, transform: InputTransform, model: nn.Module) -> None:
+        super().__init__()
+        self.transform, self.model = transform, model
+        self.enabled = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the model's output for the transformed input."""
+        return self.model(self.transform(x) if self.enabled else x)
 
 
 @ADAPTATION_REGISTRY.register("ip")
@@ -28,13 +69,21 @@ class IP(AdaptationMethod):
     depth: int = key(2, "convolutions of the input transformation", within(1, 64))
 
     def inspect(self, model: nn.Module) -> None:
-        """Find the channels of the images that the model takes."""
-        self._channels = image_channels(model)
+        """Find the channels of the images that the model takes: those of its first convolution."""
         super().inspect(model)
+        first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+        if first is None:
+            raise UserError(
+                f"IP transforms input images, and {type(model).__name__} has no 2-d convolution: choose another method "
+                "for features or point clouds"
+            )
+        self._channels = first.in_channels
 
     def configure_model(self, model: nn.Module) -> nn.Module:
         """Put the input transformation, the identity at first, before the configured model."""
-        return TransformedModel.of(super().configure_model(model), self._channels, self.width, self.depth)
+        like = next(model.parameters())
+        transform = InputTransform(self._channels, self.width, self.depth).to(like.device, like.dtype)
+        return TransformedModel(transform, super().configure_model(model))
 
     @property
     def network(self) -> nn.Module:
@@ -43,7 +92,9 @@ class IP(AdaptationMethod):
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
         """Return the affines of the model's normalisation layers and the whole transformation."""
-        return transformed_parameters(self.model)
+        params, names = affine_parameters(self.network)
+        transform = dict(self.model.transform.named_parameters(prefix="transform"))
+        return [*params, *transform.values()], [*(f"model.{name}" for name in names), *transform]
 
     def loss(self, logits: Tensor) -> Tensor:
         """``L = KL(m || uniform) + lambda_lr L_lr`` with the running mean prediction ``m``."""
@@ -52,8 +103,11 @@ class IP(AdaptationMethod):
 
     def predict_bypassed(self, x: Tensor) -> Tensor:
         """Return the logits of a batch without the input transformation; the adapted normalisation stays."""
-        with self.model.bypassed():
+        self.model.enabled = False
+        try:
             return self.predict(x)
+        finally:
+            self.model.enabled = True
 
     @property
     def unfoldable(self) -> str:
