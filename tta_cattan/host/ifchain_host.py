@@ -56,8 +56,8 @@ def add_branch(tree: ast.Module) -> ast.Module:
     """
     tests = [node for node in ast.walk(tree) if isinstance(node, ast.Compare) and _adaptation_key(node) is not None]
     taken = {str(value.value) for test in tests for value in test.comparators if isinstance(value, ast.Constant)}
-    for function in ast.walk(tree):
-        for place, statement in enumerate(function.body) if isinstance(function, ast.FunctionDef) else ():
+    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+        for place, statement in enumerate(function.body):
             if isinstance(statement, ast.If) and (key := _adaptation_key(statement.test)) is not None:
                 function.body[place] = _branch(statement, key, taken)
                 return ast.fix_missing_locations(tree)

@@ -152,6 +152,7 @@ class Keyed:
 
     node: ClassVar[str] = ""  # of a config, for the keys that only this class has
     keys: ClassVar[dict[str, Key]] = {}
+    __signature__: ClassVar[inspect.Signature]
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
