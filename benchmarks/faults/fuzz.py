@@ -1,9 +1,10 @@
-"""Search the properties of tests/fuzz for inputs that break them, led by coverage (atheris), for hours.
+"""Search the properties of tests/fuzz for inputs that break them, led by coverage (atheris), for processor hours.
 
     python benchmarks/faults/fuzz.py --hours 1 --folder fuzz [--targets a_checkpoint,config] [--seed 0]
 
-``--folder`` keeps the corpus, each finding with its input, and the counts; the same command goes on from there. Without
-atheris, inputs are drawn at random. Exit code 1 if anything was found. To see a finding again:
+``--folder`` keeps the corpus, each finding with its input, and the counts; the same command resumes, until the chosen
+properties together have had ``--hours`` of processor time. Without atheris, inputs are drawn at random. Exit code 1 if
+anything was found. To see a finding again:
 
     python benchmarks/faults/fuzz.py --replay fuzz/findings/FILE
 """
@@ -66,7 +67,7 @@ def search(name: str, run: Callable[[bytes], object], folder: Path, seconds: flo
                 raise TimeoutError(f"one input took more than {SLOW} seconds")
         except BaseException as error:
             report(name, folder, data, error)
-        if executions % 50 == 0:
+        if executions % 10 == 0:
             (folder / "now").write_text(str(executions))
 
     if atheris:
@@ -114,14 +115,14 @@ def turn(name: str, run: Callable[[bytes], object], folder: Path, seconds: float
         _, status, used = os.wait4(child, 0)
     if status:
         print(f"finding: {name} ended with exit code {status}", file=sys.stderr, flush=True)
-    counts = {"executions": int((folder / "now").read_text()), "ended": int(status != 0)}
+    counts = {"turns": 1, "executions": int((folder / "now").read_text()), "ended": int(status != 0)}
     return {**counts, "seconds": time.monotonic() - began, "cpu_seconds": used.ru_utime + used.ru_stime}
 
 
 def main() -> int:
     """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--hours", type=float, default=1.0, help="of all properties together (1)")
+    parser.add_argument("--hours", type=float, default=1.0, help="processor time of all properties together (1)")
     parser.add_argument("--folder", type=Path, default=Path("fuzz"))
     parser.add_argument("--targets", default="", help="parts of names, separated by commas (default: all)")
     parser.add_argument("--seed", type=int, default=0)
@@ -140,12 +141,14 @@ def main() -> int:
     state = folder / "state.json"
     counts = json.loads(state.read_text()) if state.is_file() else {}
     chosen = [name for name in tests if any(part in name for part in args.targets.split(","))]
-    end, number = time.monotonic() + 3600 * args.hours, 0
-    while (left := end - time.monotonic()) > 1:
-        name = chosen[number % len(chosen)]
-        seconds = min(left, SLICE, 3600 * args.hours / len(chosen))
+    used = {name: counts.get(name, {}).get("cpu_seconds", 0.0) for name in chosen}
+    number = sum(each["turns"] for each in counts.values())
+    while sum(used.values()) < 3600 * args.hours:
+        name = min(used, key=lambda name: used[name])
+        seconds = min(SLICE, 3600 * args.hours / len(chosen))
         done, before = turn(name, tests[name], folder, seconds, args.seed + number, atheris), counts.get(name, {})
         counts[name] = {key: before.get(key, 0) + value for key, value in done.items()}
+        used[name] = counts[name]["cpu_seconds"]
         state.write_text(json.dumps(counts, indent=1))
         number += 1
     found = sorted(path.name for path in (folder / "findings").iterdir() if not path.name.endswith(".txt"))
