@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+# Packages installed without bytecode are compiled once, not by every process that a test starts.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A shell's background job ignores Ctrl-C, and so do its children; the tests need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from digits_runs import overrides
+from feature_folders import write_domain
 
 from tta_cattan.cli.main import main
 
@@ -68,6 +70,25 @@ def digits(**files: Callable[[Path], Path] | None) -> Make:
 def good_digits(path: Path) -> Path:
     y = np.zeros(3, np.int64)
     return bad.npz(path, x_train=IMAGES, y_train=y, x_test=IMAGES, y_test=y)
+
+
+def features(name: str, **change: object) -> Make:
+    """A run on features of two domains, whose file ``name`` was edited."""
+
+    def make(p: Path) -> list[str]:
+        for domain in ("one", "two"):
+            write_domain(p / "features", domain, 8)
+        path = p / "features" / "two" / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        keys = {
+            "CORRUPTION__DATASET": "features",
+            "DATA__SOURCE": "one",
+            "DATA__TARGET": "two",
+            "MODEL__ARCH": "feature_mlp",
+        }
+        return run(**keys, MODEL__IN_FEATURES=6, DATA_DIR=p / "features")(p)
+
+    return make
 
 
 def with_images(*arguments: str) -> Make:
@@ -261,6 +282,12 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "arrays that run code": (
         digits(mnist=good_digits, usps=lambda p: bad.npz(p, x_train=np.array([bad.Payload(p.parent / "ran")]))),
         ["usps.npz is not an .npz file"],
+    ),
+    "a features manifest of fewer rows": (
+        features("manifest.json", n=4), ["two/manifest.json was changed after it was written", "restore it"],
+    ),
+    "features with another label": (
+        features("features-00001.json", labels=[0, 0, 0, 0]), ["features-00001.json was changed after it was written"],
     ),
     "images of another shape": (
         digits(mnist=good_digits, usps=good_digits), ["MODEL.ARCH = 'small_resnet'", "digits_da", "(1, 28, 28)"],
