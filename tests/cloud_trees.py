@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tta_cattan.bench.data.clouds.benchmark import to_unit_sphere
-from tta_cattan.bench.data.clouds.pointda10 import CLASSES, FOLDER, PARTS
-from tta_cattan.bench.data.clouds.shapes_c import SHAPES, sample_shape, scan
+from tta_cattan.bench.data.clouds import SHAPES, sample_shape, scan, to_unit_sphere
+from tta_cattan.bench.data.pointda10 import CLASSES, FOLDER, PARTS
 
 
 def write_folders(root: Path, domain: str, per_class: int = 2, n: int = 96) -> Path:

@@ -97,13 +97,13 @@ def fit_slowly(arguments: list[str], output: str) -> None:
     """Run ``fit-source`` with a checkpoint after every batch, and slowly enough to be killed in between."""
     from tta_cattan.bench.source import subspace
 
-    subspace._SAVE_EVERY, subspace._save = -1.0, _and_wait(subspace._save)
+    subspace._SAVE_EVERY, subspace.save_state = -1.0, _and_wait(subspace.save_state)
     main_in_process(arguments, output)
 
 
 def train_slowly(arguments: list[str], output: str) -> None:
     """Run a command that trains, with a checkpoint after every update, and slowly enough to be killed in between."""
-    from tta_cattan.bench.source import training
+    from tta_cattan.bench.source import model as training
 
     training._SAVE_EVERY, training._Training.save = -1.0, _and_wait(training._Training.save)
     main_in_process(arguments, output)

@@ -17,7 +17,7 @@ FLOORS = [
     {"methods"},
     {"monitor"},
     {"config"},
-    {"host", "bench.domain"},
+    {"host"},
     {"bench.data", "bench.results", "bench.models"},
     {"bench.protocols", "bench.source"},
     {"bench.run"},

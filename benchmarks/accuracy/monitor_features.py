@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.accuracy import estimators
 from tta_cattan.bench.data.features import open_features
-from tta_cattan.bench.models.shot_network import shot_head
+from tta_cattan.bench.models.networks import shot_head
 from tta_cattan.methods import Tent
 from tta_cattan.metrics import accuracy
 from tta_cattan.monitor import Calibration
@@ -31,7 +31,7 @@ def load(folder: Path) -> Data:
     """Return the features and labels of a domain, shuffled."""
     found = open_features(folder)
     order = np.random.default_rng(0).permutation(len(found.labels))
-    return torch.from_numpy(found.rows(order)), torch.from_numpy(found.labels[order])
+    return found.gather(torch.from_numpy(order))
 
 
 def train(x: Tensor, y: Tensor, classes: int) -> nn.Module:

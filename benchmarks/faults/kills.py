@@ -125,11 +125,25 @@ def write_images(folder: Path) -> Path:
     return folder
 
 
+def write_encoder(path: Path) -> Path:
+    """Write random weights of the encoder, once."""
+    import timm
+    from safetensors.torch import save_file
+
+    save_file(timm.create_model("resnet10t").state_dict(), path)
+    return path
+
+
 def commands(scratch: Path, of_stream: list[str]) -> dict[str, Command]:
     """Return the long commands by name; ``of_stream`` are keys of the stream."""
     images = write_images(scratch / "images")
     shot = {"SOURCE__EPOCHS": 3}
-    encoder = {"MODEL__ARCH": "timm/resnet10t", "CORRUPTION__TYPE": "fog,contrast", "CORRUPTION__SEVERITY": 5}
+    encoder = {
+        "MODEL__ARCH": "timm/resnet10t",
+        "MODEL__CKPT_PATH": write_encoder(scratch / "encoder.safetensors"),
+        "CORRUPTION__TYPE": "fog,contrast",
+        "CORRUPTION__SEVERITY": 5,
+    }
     corrupt = ["make-corruptions", "--size", "32", "--workers", "1", "--images", str(images)]
     return {
         "compare": Command(compare, cells),
@@ -151,7 +165,7 @@ def commands(scratch: Path, of_stream: list[str]) -> dict[str, Command]:
         ),
         "extract-features": Command(
             lambda f: [
-                "extract-features", "--cfg", CFG, "--out", str(f / "out"), "--shard-size", "16", "--weights", "random",
+                "extract-features", "--cfg", CFG, "--out", str(f / "out"), "--shard-size", "16",
                 *small(f, DATA__IMAGE_SIZE=32, TEST__BATCH_SIZE=8, **encoder),
             ],
             files,

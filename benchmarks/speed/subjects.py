@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from tta_cattan.alignment import Subspace
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import Benchmark
-from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.models.zoo import LoadedModel
 from tta_cattan.bench.results.store import Cell
 from tta_cattan.bench.run.plan import Job

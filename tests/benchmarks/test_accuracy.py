@@ -13,7 +13,7 @@ from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.grid import COLUMNS, Entry, Grid, best_settings, grids, paired, run_grid, to_markdown
 from benchmarks.accuracy.left_on import PHASES, RUBBISH, RUBBISH_BATCHES, Stream, batches, load_phase, order, rubbish
 from benchmarks.accuracy.shifts import ChoosingDigits, make_all, make_cifar, make_digits
-from tta_cattan.bench.domain import Domain
+from tta_cattan.bench import Domain
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.run.plan import plan_rows
 from tta_cattan.config import find_config, load_cfg

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from feature_folders import write_domain
 from image_trees import DOMAINS, break_image, write_tree
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
@@ -131,11 +132,10 @@ def test_digits_go_both_ways_on_a_part_of_the_target(tmp_path, capsys):
 
 
 def test_a_method_that_needs_images_has_dashes_on_features(tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    for name in ("amazon", "dslr"):
-        np.savez(tmp_path / f"{name}_surf800.npz", x=rng.poisson(1.0, (40, 800)), y=np.arange(40) % 10)
-    changes = {"MODEL.ARCH": "feature_mlp", "DATA.SOURCE": "amazon", "DATA.TARGET": "dslr", "DATA.IMAGE_SIZE": 224}
-    assert main(arguments(tmp_path, *pairs("office_caltech10", "source,ip,tent"), **changes)) == 0
+    for seed, name in enumerate(("clipart", "sketch")):
+        write_domain(tmp_path, name, 40, seed)
+    changes = {"MODEL.ARCH": "feature_mlp", "MODEL.IN_FEATURES": 6, "DATA.SOURCE": "clipart", "DATA.TARGET": "sketch"}
+    assert main(arguments(tmp_path, *pairs("domainnet_features", "source,ip,tent"), **changes)) == 0
     table = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in table[1:4]] == ["source", "ip", "tent"]
     assert table[2] == ["ip", "-", "-", "-"]

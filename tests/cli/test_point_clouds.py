@@ -13,11 +13,10 @@ from torch.utils.data import TensorDataset
 
 from tta_cattan.alignment import fit_subspace
 from tta_cattan.bench.data import Stream
-from tta_cattan.bench.data.clouds.benchmark import jitter, to_batch, to_unit_sphere, turn_about_z
-from tta_cattan.bench.data.clouds.shapes_c import sample_shape, scan
+from tta_cattan.bench.data.clouds import jitter, sample_shape, scan, to_batch, to_unit_sphere, turn_about_z
 from tta_cattan.bench.models.pointnet import PointNet
 from tta_cattan.bench.protocols import run_offline
-from tta_cattan.bench.source.training import Recipe, SourceStreams, train_classifier
+from tta_cattan.bench.source.model import Recipe, SourceStreams, train_classifier
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.methods import ADAPTATION_REGISTRY

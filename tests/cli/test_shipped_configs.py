@@ -48,7 +48,6 @@ def test_it_loads_and_names_what_exists(path):
         "officehome",
         "domainnet",
         "domainnet_features",
-        "office_caltech10",
         "pointda10",
         "shapes_c",
         "modelnet10",

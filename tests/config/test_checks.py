@@ -90,7 +90,6 @@ CHOICES = {
     "BN.STATISTICS": ["batch", "source", "running", "blend"],
     "OPTIM.METHOD": ["Adam", "AdamW", "SGD"],
     "TEST.PROTOCOL": ["online", "offline", "recovery"],
-    "RECOVERY.FALLBACK": ["bypass", "source"],
     "TEST.ORDER": ["seeded", "file"],
     "SETTING": [
         "reset_each_shift",
@@ -113,7 +112,6 @@ CHOICES = {
     "TENT_PLUS.CLASS_BALANCE": ["sum", "mean", "entropy", "running"],
     "CATTAN.FIT_STATISTICS": ["same", "source"],
     "IP.CONFIDENCE": ["hlr", "slr"],
-    "DATA.SCALING": ["none", "l1", "l1_zscore"],
     "DATA.TARGET_PART": ["all", "train", "test"],
     "SAFETY.ON_COLLAPSE": ["report", "reset"],
     "SAFETY.ON_DIVERGENCE": ["report", "reset"],

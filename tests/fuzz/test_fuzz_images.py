@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data import benchmark_of
 from tta_cattan.bench.data.image_files import class_names_of, read_list, read_rgb
-from tta_cattan.bench.domain import Domain
 from tta_cattan.config import load_cfg
 
 ROWS = st.tuples(

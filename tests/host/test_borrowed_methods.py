@@ -12,7 +12,7 @@ from digits_runs import compare, overrides, read_cells, run_folder
 from tta_cattan import ADAPTATION_REGISTRY
 from tta_cattan.bench.data import benchmark_of, stream_of
 from tta_cattan.bench.models.zoo import untrained_model
-from tta_cattan.bench.results.predictions import read_predictions
+from tta_cattan.bench.results.store import read_predictions
 from tta_cattan.bench.run import host_methods, launchers
 from tta_cattan.bench.run.plan import plan_rows
 from tta_cattan.bench.run.setting import check_rows, prepare_settings

@@ -12,7 +12,7 @@ from torch import nn
 
 from tta_cattan import CATTAnForward, CATTAnPlus, UserError, fit_source_moments
 from tta_cattan.alignment.recolouring import SourceMoments, projected
-from tta_cattan.bench.models.shot_network import shot_head
+from tta_cattan.bench.models.networks import shot_head
 from tta_cattan.methods.cattan_forward import skew_of
 
 SHIFTS = {"bright": (1.0, 1.5), "dark": (1.0, -1.5), "flat": (0.2, 0.0), "strong": (3.0, -1.0)}

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import torch
 from digits_runs import overrides
-from feature_folders import manifest
+from feature_folders import encoder_weights, manifest
 from PIL import Image
 from safetensors import SafetensorError
 
 from tta_cattan.alignment import fit_subspace
 from tta_cattan.bench.data.features import write_shard
-from tta_cattan.bench.results.predictions import write_predictions
-from tta_cattan.bench.source import training
+from tta_cattan.bench.results.store import Cell, Record, ResultsStore
+from tta_cattan.bench.source import model as training
 from tta_cattan.cli.main import main
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import disk_errors, write_text
@@ -51,7 +51,9 @@ def files_in(folder: Path) -> list[str]:
 WRITERS = {
     "subspace": lambda p: fit_subspace(torch.randn(200, 64)).save(p / "w.safetensors"),
     "shard": lambda p: write_shard(p, manifest("a", 100, 64), 0, np.zeros((100, 64), np.float32), [0] * 100),
-    "predictions": lambda p: write_predictions(p / "p.safetensors", {"labels": np.zeros(9000, np.int64)}),
+    "predictions": lambda p: ResultsStore(p).append(
+        Record(Cell("tent", "fog", 5, 0), "f", {}, {}, {"label": np.zeros(9000, np.int64)})
+    ),
     "page": lambda p: write_text(p / "page.html", 5000 * "x"),
 }
 
@@ -109,8 +111,9 @@ def trained(p: Path) -> list[str]:
 
 
 def extracted(p: Path) -> list[str]:
-    keys = {"MODEL.ARCH": "timm/resnet10t", "DATA.IMAGE_SIZE": 32, "CORRUPTION.TYPE": "contrast"}
-    options = ["--out", str(p / "out"), "--weights", "random", "--shard-size", "16"]
+    keys = {"MODEL.ARCH": "timm/resnet10t", "MODEL.CKPT_PATH": encoder_weights("resnet10t")}
+    keys |= {"DATA.IMAGE_SIZE": 32, "CORRUPTION.TYPE": "contrast"}
+    options = ["--out", str(p / "out"), "--shard-size", "16"]
     return ["extract-features", "--cfg", CFG, *options, *overrides(**keys)]
 
 

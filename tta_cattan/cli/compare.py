@@ -62,9 +62,10 @@ def main(argv: Sequence[str]) -> int:
     args, overrides = _PARSER.parse(argv)
     if args.list:
         return _list(args.host)
+    from tta_cattan.bench.run.dry_run import dry_run
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.bench.run.plan import check_read, parse_sweeps, plan_rows
-    from tta_cattan.bench.run.runner import dry_run, run
+    from tta_cattan.bench.run.runner import run
     from tta_cattan.config import find_config, shared_keys
     from tta_cattan.methods import ADAPTATION_REGISTRY
 
@@ -164,7 +165,7 @@ def _list_layers(cfg: CfgNode) -> int:
 def _list(host: str | None) -> int:
     """Print the names that a config may use, and those of a host's methods."""
     from tta_cattan.bench.data import BENCHMARK_REGISTRY
-    from tta_cattan.bench.models.libraries import robustbench_names
+    from tta_cattan.bench.models.robustbench import robustbench_names
     from tta_cattan.bench.models.zoo import ARCHITECTURES
     from tta_cattan.methods import ADAPTATION_REGISTRY
 

@@ -10,32 +10,19 @@ from tta_cattan.cli.arguments import ConfigParser, config_file, option
 from tta_cattan.util.errors import UserError, nearest
 
 if TYPE_CHECKING:
+    from tta_cattan.bench import Domain
     from tta_cattan.bench.data import Benchmark
-    from tta_cattan.bench.domain import Domain
 
 
 _PARSER = ConfigParser(
     "extract-features",
-    "Write the features of every domain's images by the encoder MODEL.ARCH (timm/NAME, torchvision/NAME) to "
-    "DIR/<domain>/, for CORRUPTION.DATASET features. Run it again to resume. Under torchrun the processes share the "
-    "work.",
+    "Write the features of every domain's images by the encoder MODEL.ARCH (timm/NAME, torchvision/NAME), with the "
+    "weights of MODEL.CKPT_PATH or else the library's own, to DIR/<domain>/, for CORRUPTION.DATASET features. Run it "
+    "again to resume. Under torchrun the processes share the work.",
     config_file("cfgs/domainnet_features/extract.yaml"),
     option("--out", "where to write, one folder per domain", "DIR", type=Path, required=True),
     option("--domains", "domains to encode (default: all)", "A,B"),
-    option(
-        "--weights",
-        "the encoder's weights: MODEL.CKPT_PATH (default), its library's, or random (to measure speed)",
-        choices=("file", "library", "random"),
-        default="file",
-    ),
-    option(
-        "--pool",
-        "class token, or the input of the encoder's classifier (default: the token if it was trained)",
-        choices=("auto", "token", "head"),
-        default="auto",
-    ),
     option("--shard-size", "images per file (4096)", "N", type=int, default=4096),
-    option("--dtype", "of the features (float32)", choices=("float32", "float16"), default="float32"),
     usage="--cfg FILE --out DIR [OPTIONS]",
 )
 
@@ -44,10 +31,9 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args, overrides = _PARSER.parse(argv)
     from tta_cattan.bench.data import benchmark_of
-    from tta_cattan.bench.models.encoder import load_encoder
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.bench.source.distributed import join_workers
-    from tta_cattan.bench.source.extract import Cut, extract_domain
+    from tta_cattan.bench.source.extract import extract_domain, load_encoder
     from tta_cattan.config import find_config, load_cfg
 
     if args.shard_size < 1:
@@ -62,10 +48,9 @@ def main(argv: Sequence[str]) -> int:
     with join_workers() as workers:
         if workers.leads:
             setup_logging()
-        encoder, pool = load_encoder(cfg, args.weights, args.pool)
-        cut = Cut(args.shard_size, args.dtype)
+        encoder = load_encoder(cfg)
         for domain in domains:
-            share = extract_domain(cfg, benchmark, domain, encoder, pool, args.out, cut, workers)
+            share = extract_domain(cfg, benchmark, domain, encoder, args.out, args.shard_size, workers)
             who = "" if workers.count == 1 else f" (process {workers.rank + 1} of {workers.count})"
             speed = f", {share.images / share.seconds:.1f} images/s" if share.images else ""
             print(f"{args.out / domain.label}: {share.made} shards made, {share.kept} were there already{speed}{who}")

@@ -18,7 +18,6 @@ _PARSER = CommandParser(
     option("--severities", "default: 1,2,3,4,5", "1,2", default="1,2,3,4,5"),
     option("--strengths", "default: cifar for .npz, imagenet for folders", choices=("imagenet", "cifar")),
     option("--size", "in folders: resize to 256/224 of it, then crop (224)", "PX", type=int, default=224),
-    option("--frost", "photographs of frost (default: a generated texture)", "DIR", type=Path),
     option("--workers", "processes (default: one per core)", "N", type=int, default=0),
     option("--seed", "of the random numbers (0)", "N", type=int, default=0),
     option(
@@ -53,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"--size {args.size}: the corruptions need images of at least {SMALLEST_SIDE} pixels")
     is_file = args.images.is_file()
     strengths: TableName = args.strengths or ("cifar" if is_file else "imagenet")
-    task = Task(names, severities, strengths, args.seed, args.size, args.frost, args.workers, args.padded)
+    task = Task(names, severities, strengths, args.seed, args.size, args.workers, args.padded)
     made, kept = (corrupt_array_file if is_file else corrupt_folder)(args.images, args.out, task)
     print(f"{args.out}: {made} files made, {kept} were there already")
     return 0

@@ -234,12 +234,6 @@ SHARED: dict[str, Key] = {
                 [], "domains of a folder of features, in the order of the tables; [] = those that DATA_DIR has",
                 distinct(NOT_EMPTY, required=False),
             ),
-            "DATA.SCALING": (
-                "none",
-                "of office_caltech10's histograms: 'none'; 'l1' = divided by their sum; 'l1_zscore' = then each column "
-                "to mean 0 and variance 1 over its domain (it uses the whole unlabelled target)",
-                one_of("none", "l1", "l1_zscore"),
-            ),
         },
     ),
     **_by_role(
@@ -250,12 +244,6 @@ SHARED: dict[str, Key] = {
         {
             "RECOVERY.TAU": (
                 0.75, "a sample with less agreement than this is taken as source data", within(0, 1), "paper",
-            ),
-            "RECOVERY.FALLBACK": (
-                "bypass",
-                "what such a sample gets: 'bypass' = the adapted model without alignment (paper); 'source' = the "
-                "untouched source model, with its own statistics",
-                one_of("bypass", "source"),
             ),
             "DESC": ("", "free text that describes the run", None, "TENT"),
             "LOG_TIME": ("", "accepted and unused: the log's lines carry their time", None, "TENT"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tta_cattan.bench.data.corruptions import corrupt, image_rng
+from tta_cattan.bench.data.corruptions import corruption, image_rng
 
 
 def scene(side: int, seed: int = 0) -> np.ndarray:
@@ -22,7 +22,7 @@ def flat(value: int, side: int = 96) -> np.ndarray:
 
 
 def at(image: np.ndarray, name: str, severity: int, table: str, key: int = 0) -> np.ndarray:
-    return corrupt(image, name, severity, rng=image_rng(name, severity, key), strengths=table)
+    return corruption(name, severity, table)(image, image_rng(name, severity, key))
 
 
 def mean_squared_error(one: np.ndarray, other: np.ndarray) -> float:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from digits_runs import need_robustbench
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
-from tta_cattan.bench.domain import Domain
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 

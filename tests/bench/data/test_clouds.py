@@ -6,29 +6,27 @@ import numpy as np
 import pytest
 import torch
 
-from tta_cattan.bench.data.clouds.benchmark import (
+from tta_cattan.bench.data.clouds import (
     JITTER,
     MOST_JITTER,
-    jitter,
-    take_points,
-    to_batch,
-    to_unit_sphere,
-    turn_about_z,
-    y_up_to_z_up,
-)
-from tta_cattan.bench.data.clouds.modelnet10 import load_clouds
-from tta_cattan.bench.data.clouds.shapes_c import (
     SHAPES,
     SHIFTS,
     Shape,
     add_noise,
     bend,
     drop_side,
+    jitter,
+    load_clouds,
     sample_shape,
     sample_surface,
     surface,
+    take_points,
     thin_out,
     tilt,
+    to_batch,
+    to_unit_sphere,
+    turn_about_z,
+    y_up_to_z_up,
 )
 from tta_cattan.bench.models.checkpoints import read_checkpoint
 from tta_cattan.bench.models.pointnet import PlainPointNet

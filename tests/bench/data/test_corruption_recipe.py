@@ -59,13 +59,10 @@ def test_another_recipe_is_refused_and_nothing_is_touched(images, tmp_path, caps
     assert state(tmp_path / "out") == before
 
 
-def test_other_corruptions_are_added_to_the_same_recipe(images, tmp_path, capsys):
+def test_other_corruptions_are_added_to_the_same_recipe(images, tmp_path):
     assert make(images, tmp_path / "out") == 0
     assert make(images, tmp_path / "out", corruptions="contrast,frost") == 0
     assert make(images, tmp_path / "out") == 0
-    (tmp_path / "textures").mkdir()
-    assert make(images, tmp_path / "out", corruptions="frost", frost=str(tmp_path / "textures")) == 2
-    assert "was made with frost (a grown texture)" in capsys.readouterr().err
 
 
 def test_other_images_are_refused_and_more_of_the_same_are_not(tmp_path, capsys):

@@ -12,9 +12,9 @@ import torch
 from image_trees import CLASSES, DOMAINS, break_image, write_tree
 from PIL import Image
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream, image_files
 from tta_cattan.bench.data.image_files import read_list
-from tta_cattan.bench.domain import Domain
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.upstream import import_torchvision

@@ -37,22 +37,21 @@ def domains(tmp_path):
     return {name: write_domain(tmp_path, name, n, seed) for seed, (name, n) in enumerate({"one": 8, "two": 11}.items())}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_rows_come_back_in_any_order(tmp_path, dtype):
-    rows, labels = write_domain(tmp_path, "one", 23, shard_size=5, dtype=dtype)
+def test_rows_come_back_in_any_order(tmp_path):
+    rows, labels = write_domain(tmp_path, "one", 23, shard_size=5)
     found = FeatureFolder(tmp_path / "one")
     order = np.random.default_rng(1).permutation(23)
-    assert np.array_equal(found.rows(order), rows[order].astype(dtype).astype(np.float32))
+    assert np.array_equal(found.rows(order), rows[order])
     assert found.rows(order).dtype == np.float32
     assert found.labels.tolist() == labels
     assert len(list((tmp_path / "one").glob("features-*.npy"))) == 5
     twice = np.array([3, 3, 22, 0])
-    assert np.array_equal(found.rows(twice), rows[twice].astype(dtype).astype(np.float32))
+    assert np.array_equal(found.rows(twice), rows[twice])
 
 
 def test_rows_are_mapped_and_not_read(domains, tmp_path):
     found = FeatureFolder(tmp_path / "one")
-    assert all(isinstance(rows.base, np.memmap) and not rows.flags.owndata for rows in found._maps)
+    assert all(isinstance(rows.base, np.memmap) and not rows.flags.owndata for rows in found.maps)
 
 
 def test_the_benchmark_gives_what_was_written(domains, tmp_path):
@@ -178,11 +177,11 @@ def test_what_is_damaged_is_named(domains, tmp_path, spoil, words):
     [
         (
             {"encoder": {"arch": "timm/other", "sha256": "a" * 64}},
-            "the encoder differs between one and two.*timm/other",
+            "encoder.arch differs between one and two.*timm/other",
         ),
-        ({"encoder": {"arch": "timm/test_vit", "sha256": "c" * 64}}, "the encoder differs between one and two.*ccc"),
-        ({"classes": ["ant", "bee", "dog"]}, "the list of classes differs.*'cat' is in one of them only"),
-        ({"classes": ["bee", "ant", "cat"]}, "the list of classes differs.*their order"),
+        ({"encoder": {"arch": "timm/test_vit", "sha256": "c" * 64}}, "encoder.sha256 differs between one and two.*ccc"),
+        ({"classes": ["ant", "bee", "dog"]}, "classes.2 differs.*'cat' and 'dog'"),
+        ({"classes": ["bee", "ant", "cat"]}, "classes.0 differs.*'ant' and 'bee'"),
     ],
 )
 def test_domains_that_do_not_belong_together(domains, tmp_path, change, words):
@@ -196,7 +195,7 @@ def test_another_length_names_the_key(domains, tmp_path):
         features_of(tmp_path, "MODEL.IN_FEATURES", 768).check()
     open_features.cache_clear()
     write_domain(tmp_path, "two", 11, dim=7)
-    with pytest.raises(UserError, match=r"the length of the features differs between one and two.*6 and 7"):
+    with pytest.raises(UserError, match=r"dim differs between one and two.*6 and 7"):
         features_of(tmp_path).check()
 
 
@@ -244,7 +243,6 @@ def test_a_part_is_read_in_batches_too(domains, tmp_path):
         ({"dim": 0}, "out of range"),
         ({"n": 10**18}, "out of range"),
         ({"classes": [3]}, "its classes are not names"),
-        ({"dtype": "object"}, "out of range"),
     ],
 )
 def test_a_wrong_manifest_is_refused(domains, tmp_path, content, words):

@@ -10,9 +10,9 @@ import torch
 from digits_runs import need_robustbench
 from PIL import Image
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream, imagenet_c
 from tta_cattan.bench.data.imagenet_c import class_labels, robustbench_ids
-from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.models.zoo import LoadedModel
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg

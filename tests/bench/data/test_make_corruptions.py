@@ -8,10 +8,10 @@ import torch
 from digits_runs import need_robustbench
 from PIL import Image
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
-from tta_cattan.bench.data.corruptions import corrupt, corrupt_batch, image_rng
+from tta_cattan.bench.data.corruptions import corrupt_batch, corruption, image_rng
 from tta_cattan.bench.data.corruptions.make import RECIPE_FILE
-from tta_cattan.bench.domain import Domain
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
@@ -66,7 +66,7 @@ def test_folders_become_imagenet_c(clean, tmp_path, capsys):
     assert [label for _, label in data.samples] == [0, 0, 1] and data[1][0].shape == (3, 32, 32)
     pixels = np.asarray(Image.open(clean / "n01440764" / "a.png"))
     rng = image_rng("contrast", 5, "n01440764/a.JPEG", 0)
-    expected = corrupt(pixels, "contrast", 5, rng=rng, strengths="imagenet").astype(float)
+    expected = corruption("contrast", 5, "imagenet")(pixels, rng).astype(float)
     shown = data[0][0].permute(1, 2, 0).numpy() * 255
     assert np.abs(shown - expected).mean() < 6, "the same image but for JPEG"
     assert np.abs(shown - pixels).mean() > 20

@@ -9,10 +9,10 @@ import pytest
 import torch
 from cloud_trees import write_folders, write_scannet
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
-from tta_cattan.bench.data.clouds.pointda10 import CLASSES, load_part, part_hash
 from tta_cattan.bench.data.datasets import per_class
-from tta_cattan.bench.domain import Domain
+from tta_cattan.bench.data.pointda10 import CLASSES, load_part, part_hash
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 

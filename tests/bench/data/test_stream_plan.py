@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.stream_plan import (
     StreamSetting,
     by_class,
@@ -15,7 +16,6 @@ from tta_cattan.bench.data.stream_plan import (
     plan_stream,
     sequence_of,
 )
-from tta_cattan.bench.domain import Domain
 from tta_cattan.config import load_cfg
 from tta_cattan.config.declared import SETTINGS
 from tta_cattan.util.errors import UserError

@@ -96,7 +96,7 @@ def test_our_own_names_do_not_need_robustbench(monkeypatch):
     def absent(*_: object) -> None:
         raise UserError("RobustBench cannot be imported")
 
-    monkeypatch.setattr("tta_cattan.bench.models.libraries.import_robustbench", absent)
+    monkeypatch.setattr("tta_cattan.bench.models.robustbench.import_robustbench", absent)
     check_arch("cifar_resnet20", "cifar10")
     check_arch("torchvision/resnet18", "imagenet")
     with pytest.raises(UserError, match="RobustBench cannot be imported"):
@@ -124,7 +124,7 @@ class TestRobustBench:
         return path
 
     def entry(self) -> dict:
-        from tta_cattan.bench.models.libraries import _entries
+        from tta_cattan.bench.models.robustbench import _entries
 
         return _entries("cifar10")[self.NAME]
 
@@ -140,7 +140,7 @@ class TestRobustBench:
             check_arch("Hendrycks2020Augmix", "imagenet")
 
     def test_names(self):
-        from tta_cattan.bench.models.libraries import robustbench_names
+        from tta_cattan.bench.models.robustbench import robustbench_names
 
         names = robustbench_names("imagenet")
         assert {"Standard_R50", "Hendrycks2020AugMix", "Hendrycks2020Many"} <= set(names)

@@ -9,7 +9,7 @@ from yacs.config import CfgNode
 
 from tta_cattan.bench.paper.present import present_dimension, present_sweep, present_table
 from tta_cattan.bench.paper.recovered import present_recovery
-from tta_cattan.bench.paper.setting import data_differences, setting_differences
+from tta_cattan.bench.paper.run import data_differences, setting_differences
 from tta_cattan.bench.paper.study import Study
 from tta_cattan.bench.results.published import published
 from tta_cattan.bench.results.store import Cell, Record
@@ -76,7 +76,7 @@ def test_a_table_has_ours_the_published_and_the_difference(same):
     assert sorted(bar.get_height() for bar in axes.patches) == pytest.approx([10, 10, 32, 32])
 
 
-@pytest.mark.parametrize(("dataset", "beside"), [("officehome", 52.81), ("office_caltech10", None)])
+@pytest.mark.parametrize(("dataset", "beside"), [("officehome", 52.81), ("pointda10", None)])
 def test_pairs_of_other_domains_are_not_taken_for_the_papers_by_their_letters(dataset, beside):
     line = Row(load_cfg(None, ["MODEL.ADAPTATION", "cattan", "CORRUPTION.DATASET", dataset]))
     found = gathered([line], {("cattan", "A>C", 0): {"accuracy": 0.4}})

@@ -7,8 +7,8 @@ import pytest
 from tta_cattan.bench.paper.run import own_overrides
 from tta_cattan.bench.paper.study import load_study, read_study, study_names
 from tta_cattan.bench.results.published import published
-from tta_cattan.bench.run.gather import domain_benchmark, varied
-from tta_cattan.bench.run.plan import Sweep, parse_sweeps, plan_rows
+from tta_cattan.bench.run.gather import domain_benchmark
+from tta_cattan.bench.run.plan import parse_sweeps, plan_rows
 from tta_cattan.config import find_config, load_cfg
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.util.errors import UserError
@@ -61,11 +61,3 @@ def test_a_bad_study_is_told(tmp_path, text, said):
 def test_an_unknown_study_is_told_with_the_nearest():
     with pytest.raises(UserError, match="Did you mean 'figure-robust'"):
         load_study("figure-robost")
-
-
-def test_a_key_is_varied_for_the_methods_that_read_it_and_away_from_their_own_setting():
-    path = find_config("digits_c/cattan.yaml")
-    own = [row.label for row in varied(path, [], ["tent", "cattan"], Sweep.parse("CATTAN.CENTERING=none,pca"))]
-    assert own == ["cattan [CATTAN.CENTERING=none]"]
-    shared = [row.label for row in varied(path, [], ["tent", "cattan"], Sweep.parse("OPTIM.LR=1e-3,3e-3"))]
-    assert shared == ["tent [OPTIM.LR=0.003]", "cattan [OPTIM.LR=0.003]"]

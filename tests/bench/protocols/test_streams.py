@@ -10,11 +10,11 @@ import torch
 from small_networks import METHODS, N_CLASSES, build, images, many_classes, network
 from torch.utils.data import Dataset, TensorDataset
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.datasets import labels_of
 from tta_cattan.bench.data.domain_stream import DomainStream
 from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.data.stream_plan import StreamSetting, plan_stream, sequence_of
-from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.protocols import accuracy_without_updates, run_stream
 from tta_cattan.bench.protocols import stream as stream_module
 from tta_cattan.bench.protocols.stream import StreamEvaluation, window_counts

@@ -9,7 +9,7 @@ import pytest
 from runs_by_hand import HOSTILE, write_bare_run, write_run
 
 from tta_cattan import UserError
-from tta_cattan.bench.domain import Domain
+from tta_cattan.bench import Domain
 from tta_cattan.bench.report.comparison import group_runs
 from tta_cattan.bench.report.reading import find_runs
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from digits_runs import overrides, read_cells, run_folder
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.data.datasets import identity_of_rows
 from tta_cattan.bench.data.digits import DigitsC
-from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.protocols.evaluation import Evaluation
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg

@@ -7,8 +7,7 @@ import pytest
 from digits_runs import compare, run_folder
 from safetensors.numpy import save_file
 
-from tta_cattan.bench.results.predictions import predictions_path, read_predictions, write_predictions
-from tta_cattan.bench.results.store import Cell, Record, ResultsStore
+from tta_cattan.bench.results.store import Cell, Record, ResultsStore, predictions_path, read_predictions
 from tta_cattan.bench.run.cost import COST_METRICS
 from tta_cattan.cli.main import main
 from tta_cattan.util.errors import UserError
@@ -44,10 +43,11 @@ def test_no_line_without_its_predictions(tmp_path):
 
 @pytest.mark.parametrize("method", ["../../x", "a/b", "cattan [CATTAN.D=64]", "x" * 400, "\u00fc\x00"])
 def test_any_name_stays_in_the_folder(tmp_path, method):
-    path = predictions_path(tmp_path, Cell(method, "fog", 5, 0), "f")
+    cell = Cell(method, "fog", 5, 0)
+    path = predictions_path(tmp_path, cell, "f")
     assert path.parent == tmp_path / "predictions" and len(path.name) < 150
     assert path != predictions_path(tmp_path, Cell(method + "!", "fog", 5, 0), "f")
-    write_predictions(path, columns())
+    ResultsStore(tmp_path).append(Record(cell, "f", {}, {}, columns()))
     assert read_predictions(path) is not None
 
 

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tta_cattan.bench.domain import Domain
+from tta_cattan.bench import Domain
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.results.summary import summarise
 from tta_cattan.util.errors import UserError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tta_cattan.bench.domain import Domain
+from tta_cattan.bench import Domain
 from tta_cattan.bench.run import plan
 from tta_cattan.bench.run.plan import Row, cell_fingerprint, plan_cells, plan_rows, seeds
 from tta_cattan.bench.run.setting import check_alike
@@ -69,9 +69,7 @@ def test_exactly_the_keys_that_matter_change_the_fingerprint(method, protocol):
     cfg.MODEL.ADAPTATION = method
     cfg.TEST.PROTOCOL = protocol
     # A gate is applied to what is stored; hypotheses are of one protocol alone.
-    unread = (
-        {"RECOVERY.TAU", "RECOVERY.FALLBACK"} if protocol == "recovery" else {f"RECOVERY.{k}" for k in cfg.RECOVERY}
-    )
+    unread = {"RECOVERY.TAU"} if protocol == "recovery" else {f"RECOVERY.{k}" for k in cfg.RECOVERY}
     own = f"{method.upper()}."
     for key, _ in leaves(cfg):
         if key == "MODEL.ADAPTATION":

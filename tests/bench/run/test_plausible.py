@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from tta_cattan.alignment import fit_source
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import Benchmark
-from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.models.networks import IMAGENET_MEAN, IMAGENET_STD
 from tta_cattan.bench.models.zoo import LoadedModel
 from tta_cattan.bench.run.plausible import signed_rank, warn_of_wrong_setup

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,9 @@ from types import SimpleNamespace
 import pytest
 from digits_runs import compare, main_in_process, read_cells, start
 
+from tta_cattan.bench.results.store import Cell
 from tta_cattan.bench.run import launchers
+from tta_cattan.bench.run.plan import Job
 from tta_cattan.cli.main import main
 from tta_cattan.util import progress
 
@@ -41,16 +42,23 @@ def test_a_lost_worker_is_one_line(tmp_path):
     os.kill(workers[0], signal.SIGKILL)
     process.join(60)
     assert process.exitcode == 2
-    assert "a worker process was lost (exit code -9)" in (tmp_path / "output").read_text().splitlines()[-1]
+    assert "a worker process was lost" in (tmp_path / "output").read_text().splitlines()[-1]
 
 
-def test_a_worker_ends_with_its_parent(monkeypatch):
-    for name in ("launchers.signal.signal", "launchers.relay_progress", "cell.torch.set_num_threads"):  # ours stay
-        monkeypatch.setattr(f"tta_cattan.bench.run.{name}", lambda *_: None)
-    ours, theirs = multiprocessing.Pipe()
-    ours.send_bytes(launchers.pickle.dumps(({}, [], {})))
-    ours.close()
-    launchers._work(theirs)
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="processes are found by /proc")
+def test_a_worker_ends_with_its_parent(tmp_path):
+    arguments = compare(tmp_path / "save", "tent", "--workers", "1", SEEDS=",".join(map(str, range(500))))
+    process = start(main_in_process, arguments, str(tmp_path / "output"))
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "save").glob("*/predictions/*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    children = children_of(process.pid)
+    process.kill()
+    process.join()
+    assert children
+    while any(os.path.exists(f"/proc/{pid}") for pid in children) and time.monotonic() < deadline + 60:
+        time.sleep(0.1)
+    assert not [pid for pid in children if os.path.exists(f"/proc/{pid}")]
 
 
 def test_a_worker_says_where_it_is(monkeypatch):
@@ -62,27 +70,20 @@ def test_a_worker_says_where_it_is(monkeypatch):
         return launchers.Fault(job.cell, "done")
 
     monkeypatch.setattr(progress, "_tell", None)
-    monkeypatch.setattr(launchers, "run_cell", run_cell)
-    for name in ("launchers.signal.signal", "launchers.begin_worker"):
-        monkeypatch.setattr(f"tta_cattan.bench.run.{name}", lambda *_: None)
-    ours, theirs = multiprocessing.Pipe()
-    worker = threading.Thread(target=launchers._work, args=(theirs,))
-    worker.start()
-    for message in (({"tent": None}, [], {}), SimpleNamespace(cell=SimpleNamespace(label="tent"))):
-        launchers._tell(ours, message)
-    assert launchers._received(ours, None) == launchers.Step(0.5, "tent fog5 seed 0")
-    assert launchers._received(ours, None).reason == "done"
-    ours.close()
-    worker.join()
+    for name, ours in (("run_cell", run_cell), ("_settings", {}), ("_steps", None), ("begin_worker", lambda *_: None)):
+        monkeypatch.setattr(launchers, name, ours)
+    monkeypatch.setattr(launchers.signal, "signal", lambda *_: None)
+    steps = multiprocessing.SimpleQueue()
+    launchers._begin(launchers.pickle.dumps(({"tent": None}, [], {})), steps)
+    assert launchers._work(SimpleNamespace(cell=SimpleNamespace(label="tent"))).reason == "done"
+    assert steps.get() == (os.getpid(), (0.5, "tent fog5 seed 0"))
+    assert steps.get() == (os.getpid(), None) and steps.empty()
 
 
 def test_what_a_worker_raises_is_raised_here(tmp_path, capsys):
-    class Connection:
-        def recv_bytes(self):
-            return launchers.pickle.dumps((KeyError("inside"), "its traceback"))
-
-    with pytest.raises(KeyError, match="inside") as raised:
-        launchers._received(Connection(), None)
-    assert "its traceback" in str(raised.value.__cause__)
+    with pytest.raises(KeyError, match="unknown row") as raised:
+        list(launchers.ProcessLauncher(1)([Job(None, Cell("unknown row", "fog", 5, 0))], {}))
+    assert "_settings[job.cell.label]" in str(raised.value.__cause__), "its traceback"
+    assert not multiprocessing.active_children()
     assert main(compare(tmp_path, "cattan", "--workers", "1", **{"CATTAN.D": 5000})) == 2
     assert "CATTAN.D = 5000" in capsys.readouterr().err.splitlines()[-1]

@@ -40,7 +40,7 @@ def test_what_is_stored_is_enough_for_every_gate(tmp_path):
 def test_thresholds_repeat_no_cell_and_hypotheses_do(tmp_path):
     assert recover(tmp_path, "tent") == 0
     before = read_cells(tmp_path)
-    assert recover(tmp_path, "tent", **{"RECOVERY.TAU": 0.4, "RECOVERY.FALLBACK": "source"}) == 0
+    assert recover(tmp_path, "tent", **{"RECOVERY.TAU": 0.4}) == 0
     assert read_cells(tmp_path) == before
     assert recover(tmp_path, "tent", **{"RECOVERY.K": 2, "RECOVERY.FRACTION": 0.5}) == 0
     assert len(read_cells(tmp_path)) == 2

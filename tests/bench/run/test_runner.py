@@ -11,8 +11,9 @@ from digits_runs import overrides, run_folder
 from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.results.store import Cell, ResultsStore
 from tta_cattan.bench.run import cell as cell_module
-from tta_cattan.bench.run import describe, runner
+from tta_cattan.bench.run import runner
 from tta_cattan.bench.run.cost import COST_METRICS
+from tta_cattan.bench.run.dry_run import dry_run
 from tta_cattan.bench.run.plan import Job, Row, plan_rows
 from tta_cattan.bench.run.setting import Setting, check_rows, prepare_settings
 from tta_cattan.methods import ADAPTATION_REGISTRY
@@ -90,7 +91,7 @@ def test_methods_that_need_images_are_refused_on_features(monkeypatch):
 
 def test_a_folder_that_another_run_holds_is_refused(tmp_path, settings):
     chosen = rows("source", save=tmp_path)
-    folder = describe.run_folder(chosen, settings)
+    folder = runner.run_folder(chosen, settings)
     folder.mkdir(parents=True)
     with ResultsStore(folder).lock(), pytest.raises(UserError):
         runner.run(chosen)
@@ -103,16 +104,16 @@ def test_a_dry_run_needs_source_data_or_a_subspace(monkeypatch, tmp_path):
     monkeypatch.setattr(BENCHMARK_REGISTRY.get("digits_c"), "has_source", lambda _: False)
     chosen = rows("cattan", CKPT_DIR=tmp_path)
     with pytest.raises(UserError, match="fit-source"):
-        runner.dry_run(chosen)
-    runner.dry_run(rows("cattan", CKPT_DIR=tmp_path, **{"CATTAN.SOURCE_BASIS": "classifier"}))
-    runner.dry_run(rows("tent", CKPT_DIR=tmp_path))
+        dry_run(chosen)
+    dry_run(rows("cattan", CKPT_DIR=tmp_path, **{"CATTAN.SOURCE_BASIS": "classifier"}))
+    dry_run(rows("tent", CKPT_DIR=tmp_path))
 
 
 def test_a_sweep_of_many_keys_has_a_folder_name_that_a_file_system_takes(tmp_path, settings):
     def folder(keys):
         changes = tuple((key, 1) for key in keys)
         row = replace(rows("source", save=tmp_path)[0], changes=changes)
-        return describe.run_folder([row], {row.label: next(iter(settings.values()))}).name
+        return runner.run_folder([row], {row.label: next(iter(settings.values()))}).name
 
     few, many = folder(["A.KEY", "B.KEY"]), folder([f"NODE.KEY_{i}" for i in range(40)])
     assert few.endswith("-by-A.KEY-B.KEY")

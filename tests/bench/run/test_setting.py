@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from digits_runs import compare
 
-from tta_cattan.bench.source import training
+from tta_cattan.bench.source import model as training
 from tta_cattan.cli.main import main
 
 MISTAKES = [

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from digits_runs import compare, main_in_process, overrides, read_cells, run_folder, start
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data import benchmark_of
-from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.protocols import stream as stream_module
-from tta_cattan.bench.results.predictions import predictions_path, read_predictions
-from tta_cattan.bench.results.store import ResultsStore
+from tta_cattan.bench.results.store import ResultsStore, predictions_path, read_predictions
 from tta_cattan.bench.results.summary import summarise
 from tta_cattan.bench.run import runner
 from tta_cattan.bench.run.plan import Sweep, cell_domains, cell_fingerprint

@@ -154,9 +154,9 @@ def test_killed_it_goes_on_and_ends_the_same(tmp_path, direct, monkeypatch):
 
 def test_the_note_says_where_it_came_from(tmp_path, monkeypatch):
     notes = []
-    save = fitting._save
+    save = fitting.save_state
     monkeypatch.setattr(fitting, "_SAVE_EVERY", -1.0)
-    monkeypatch.setattr(fitting, "_save", lambda *args: notes.append(args[2]) or save(*args))
+    monkeypatch.setattr(fitting, "save_state", lambda *args: notes.append(args[1]["done"]) or save(*args))
     assert main(fit(tmp_path / "s.safetensors")) == 0
     assert notes == list(range(1, 22)), "the number of batches in the sums, after each"
 

@@ -12,10 +12,19 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tta_cattan.bench.data import BENCHMARK_REGISTRY, Stream
-from tta_cattan.bench.models.shot_network import ShotNetwork
-from tta_cattan.bench.source import training
-from tta_cattan.bench.source.model import source_model, train_source, trained_path, validation_accuracy
-from tta_cattan.bench.source.training import Recipe, SourceStreams, evaluate, power_decay, train_classifier
+from tta_cattan.bench.models.networks import ShotNetwork
+from tta_cattan.bench.source import model as training
+from tta_cattan.bench.source.model import (
+    Recipe,
+    SourceStreams,
+    evaluate,
+    power_decay,
+    source_model,
+    train_classifier,
+    train_source,
+    trained_path,
+    validation_accuracy,
+)
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError

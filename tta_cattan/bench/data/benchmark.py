@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.datasets import balanced, count_per_class
-from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.registry import Registry
 
@@ -58,14 +58,6 @@ class Benchmark(ABC):
         if clean is not None and 0 in node.SEVERITY:
             raise UserError(f"CORRUPTION.SEVERITY has 0: use CORRUPTION.DATASET {clean} for the clean images")
 
-    def check_features(self, dim: int) -> None:
-        """Refuse features of another length than the model takes."""
-        if dim != self.cfg.MODEL.IN_FEATURES:
-            raise UserError(
-                f"MODEL.IN_FEATURES = {self.cfg.MODEL.IN_FEATURES}, and the features of {self.name} in "
-                f"{self.cfg.DATA_DIR} are {dim} long: set MODEL.IN_FEATURES {dim}"
-            )
-
     @abstractmethod
     def target(self, domain: Domain, seed: int = 0) -> Dataset:
         """Return ``CORRUPTION.NUM_EX`` (input, label) pairs of a domain (-1: all).
@@ -98,7 +90,6 @@ class Benchmark(ABC):
         return False
 
     def source(self) -> Dataset:
-        """Return the source training data."""
         raise UserError(f"{self.name} has no source data: set DATA.SOURCE_DIR to the source images")
 
     def source_count(self, per_class: int = 0) -> int:
@@ -152,11 +143,9 @@ class DomainBenchmark(Benchmark):
 
     @property
     def source_domain(self) -> str:
-        """The source domain by its proper name."""
         return self.named("SOURCE")
 
     def domains(self) -> list[Domain]:
-        """Return the target domains."""
         if self.cfg.DATA.TARGET:
             return [Domain(self.named("TARGET"))]
         source = self.source_domain if self.cfg.DATA.SOURCE else ""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
 from tta_cattan.bench.data.datasets import (
@@ -21,7 +22,6 @@ from tta_cattan.bench.data.datasets import (
     read_npz,
     to_tensor,
 )
-from tta_cattan.bench.domain import Domain
 from tta_cattan.util.door import checked_array, checked_labels, open_npy
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import identity_of_files
@@ -125,7 +125,6 @@ class _CifarC(_Cifar):
             )
 
     def _count(self) -> int:
-        """Return how many images of a domain are evaluated."""
         there, asked = min(N_TEST, len(self._labels())), self.cfg.CORRUPTION.NUM_EX
         return there if asked < 0 else min(asked, there)
 
@@ -134,7 +133,6 @@ class _CifarC(_Cifar):
         return checked_labels(str(path), open_npy(path), None, self.num_classes)
 
     def _rows(self, domain: Domain) -> slice:
-        """Return the rows of a domain that are evaluated."""
         held, labels = len(open_npy(self._made(f"{domain.name}.npy"))), len(self._labels())
         start = (domain.severity - 1) * (labels if held == 5 * labels else _SEVERITY_ROWS)
         return slice(start, start + self._count())
@@ -166,7 +164,6 @@ class _CifarClean(_Cifar):
     """The clean test set, in torchvision's layout; or ``clean.npy``, which ``make-corruptions`` keeps of its images."""
 
     def domains(self) -> list[Domain]:
-        """Return the one domain."""
         return [Domain("clean")]
 
     def check(self) -> None:

@@ -93,7 +93,6 @@ class BatchedPart(BatchedDataset):
         return self.dataset[self.indices[index]]
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs and labels at ``indices`` of this part."""
         return self.dataset.gather(self._places[indices])
 
 

@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA, corrupt_batch
 from tta_cattan.bench.data.datasets import first, to_tensor
-from tta_cattan.bench.domain import Domain
 
 N_TRAIN = 1297
 SIZE = 32
@@ -63,14 +63,12 @@ class DigitsC(Benchmark):
         return first(TensorDataset(to_tensor(images), torch.from_numpy(labels)), self.cfg.CORRUPTION.NUM_EX)
 
     def clean(self, seed: int = 0) -> TensorDataset:
-        """Return the test digits as they are."""
         return self.target(Domain("clean"), seed)
 
     def has_source(self) -> bool:
         return True
 
     def source(self) -> TensorDataset:
-        """Return the training digits."""
         images, labels = load_digit_images()
         return TensorDataset(to_tensor(images[:N_TRAIN]), torch.from_numpy(labels[:N_TRAIN]))
 

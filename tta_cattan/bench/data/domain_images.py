@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
 from tta_cattan.bench.data.image_files import (
     ImageList,
@@ -22,7 +22,6 @@ from tta_cattan.bench.data.image_files import (
     read_list,
     stretch_transform,
 )
-from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import identity_of_files, sha256_file
 from tta_cattan.util.progress import progress
@@ -47,11 +46,9 @@ class DomainImages(DomainBenchmark):
 
     @property
     def num_classes(self) -> int:  # type: ignore[override]
-        """The number of classes that the domains have."""
         return len(self.class_names())
 
     def class_names(self) -> list[str]:
-        """Return the classes in the order of their labels."""
         return self._classes(self.source_domain if self.cfg.DATA.SOURCE else self.present_domains()[0])
 
     def check(self) -> None:
@@ -103,7 +100,6 @@ class DomainImages(DomainBenchmark):
         return super().differs_from_published()
 
     def root(self) -> Path:
-        """Return the folder of the data set."""
         base = Path(self.cfg.DATA_DIR)
         for candidate in (*(base / name for name in self.roots), base):
             if any((candidate / folder).is_dir() for folders in self.folders.values() for folder in folders):
@@ -111,7 +107,6 @@ class DomainImages(DomainBenchmark):
         raise UserError(f"{base} does not hold {self.name}. Expected: {self._layout()}. {self.obtain}")
 
     def present_domains(self) -> list[str]:
-        """Return the domains on the disk."""
         if self.cfg.DATA.LISTS:
             return [name for name in self.short_names if all(self._list(name, p).is_file() for p in self._parts())]
         root = self.root()
@@ -197,24 +192,10 @@ def random_crop_flip(images: Tensor, size: int) -> Tensor:
     return torch.stack([crop.flip(-1) if flip else crop for crop, flip in zip(crops, mirrored, strict=True)])
 
 
-def _is_intact(path: Path) -> bool:
-    """Tell whether an image can be decoded; read once per file and process, however many sources a run has."""
-    try:
-        state = path.stat()
-    except OSError:  # a link to nowhere
-        return False
-    return _was_intact(path, state.st_size, state.st_mtime_ns)
-
-
-@cache
-def _was_intact(path: Path, size: int, changed: int) -> bool:
-    return is_readable(path)
-
-
 def leave_out_corrupt(samples: Samples, domain: str) -> Samples:
     """Return the images that can be decoded; log the others."""
     with ThreadPoolExecutor() as pool:
-        whole = list(progress(pool.map(_is_intact, (path for path, _ in samples)), len(samples), f"reading {domain}"))
+        whole = list(progress(pool.map(is_readable, (path for path, _ in samples)), len(samples), f"reading {domain}"))
     corrupt = [str(path) for (path, _), good in zip(samples, whole, strict=True) if not good]
     if corrupt:
         shown = ", ".join(corrupt[:5]) + (f" and {len(corrupt) - 5} more" if len(corrupt) > 5 else "")

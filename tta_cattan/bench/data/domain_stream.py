@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.datasets import labels_of
 from tta_cattan.bench.data.stream import Batch, BatchedDataset, Stream
 from tta_cattan.bench.data.stream_plan import Segment, StreamPlan, StreamSetting, plan_stream, sequence_of
-from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_text
 
@@ -37,7 +37,6 @@ class DomainStream:
     workers: int = 0
 
     def __len__(self) -> int:
-        """Return the number of batches."""
         return sum(-(-len(segment) // self.batch_size) for segment in self.plan.segments)
 
     def batches(self, done: int = 0) -> Iterator[tuple[bool, Batch]]:
@@ -81,7 +80,6 @@ class Joined(BatchedDataset):
         return int(self.starts[-1])
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs and labels at ``indices``."""
         owner = torch.searchsorted(self.starts, indices, right=True) - 1
         places, parts = [], []
         for number in owner.unique().tolist():

@@ -13,15 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
 from tta_cattan.bench.data.stream import BatchedDataset
-from tta_cattan.bench.domain import Domain
 from tta_cattan.util.door import checked_array, checked_labels, open_npy, parsing, read_json
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import save_array, sha256_file, sha256_text, write_text
 
 MANIFEST = "manifest.json"
-DTYPES = ("float32", "float16")
 _FORMAT = 1
 _CHECK = "check"  # the key of the checksum over all other keys
 _MOST_SHARDS = 100_000  # five digits
@@ -33,11 +32,10 @@ class Manifest:
     """What the features of one domain are: encoder, data, and how they are cut into shards."""
 
     domain: str
-    encoder: dict[str, Any]  # arch, sha256 of its weights, pool, image_size
+    encoder: dict[str, Any]  # arch, sha256 of its weights, image_size
     data: dict[str, Any]  # what determines the content of the images
     n: int
     dim: int
-    dtype: str
     shard_size: int
     classes: list[str]
     versions: dict[str, str]
@@ -48,7 +46,6 @@ class Manifest:
         return [range(start, min(start + self.shard_size, self.n)) for start in range(0, self.n, self.shard_size)]
 
     def write(self, folder: Path) -> None:
-        """Write the manifest into the domain's folder."""
         write_text(folder / MANIFEST, json.dumps(sealed(asdict(self)), indent=1, sort_keys=True) + "\n")
 
     def identity(self) -> str:
@@ -57,7 +54,6 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Return the manifest of a domain's folder."""
         kind, path = "the manifest of extracted features", folder / MANIFEST
         remedy = "extract them with `tta-cattan extract-features`, or give the folder that it wrote"
         content = read_json(path, kind, remedy)
@@ -69,13 +65,13 @@ class Manifest:
 
     def require_same(self, folder: Path, other: Manifest) -> None:
         """Refuse to resume ``folder`` where ``other``, its manifest, has another encoder, data or shard size."""
-        ours, theirs = _flat(asdict(self)), _flat(asdict(other))
-        for key in {**ours, **theirs}:  # the encoder's keys come first
-            if not key.startswith("versions.") and ours.get(key) != theirs.get(key):
-                raise UserError(
-                    f"{folder} holds features with {key} = {_short(theirs.get(key))}, and this extraction has "
-                    f"{_short(ours.get(key))}: choose another output folder, or remove this one"
-                )
+        found = first_difference({**asdict(other), "versions": {}}, {**asdict(self), "versions": {}})
+        if found:
+            key, theirs, ours = found
+            raise UserError(
+                f"{folder} holds features with {key} = {theirs}, and this extraction has {ours}: choose another output "
+                "folder, or remove this one"
+            )
 
 
 def write_shard(folder: Path, manifest: Manifest, position: int, features: np.ndarray, labels: Sequence[int]) -> None:
@@ -117,37 +113,44 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return sha256_text(json.dumps(content, sort_keys=True))
 
 
-class FeatureFolder:
-    """The features of one domain: rows from memory maps, labels in memory."""
+class FeatureFolder(BatchedDataset):
+    """The features of one domain: rows from memory maps, batch by batch, and labels in memory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.manifest = Manifest.read(folder)
         shards = self.manifest.shards()
         self.infos = _read_infos(folder, self.manifest)
-        self._maps = [self._open(position, rows) for position, rows in enumerate(shards)]
+        self.maps = [self._open(position, rows) for position, rows in enumerate(shards)]
         for position, (rows, info) in enumerate(zip(shards, self.infos, strict=True)):
             name = f"'labels' of shard {position} in {folder}"
             checked_labels(name, np.array(info["labels"]), len(rows), len(self.manifest.classes), _AGAIN)
-        self.labels = np.array([label for info in self.infos for label in info["labels"]], dtype=np.int64)
+        self.labels = torch.tensor([label for info in self.infos for label in info["labels"]])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        rows, labels = self.gather(torch.tensor([index]))
+        return rows[0], labels[0]
+
+    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows and labels at ``indices``; nothing else is read."""
+        return torch.from_numpy(self.rows(indices.numpy())), self.labels[indices]
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
-        """Return the rows at ``indices``, in that order, as float32; nothing else is read."""
+        """Return the rows at ``indices``, in that order."""
         result: np.ndarray = np.empty((len(indices), self.manifest.dim), dtype=np.float32)
         shard: np.ndarray = indices // self.manifest.shard_size
         for position in np.unique(shard):
             mine = shard == position
-            result[mine] = self._maps[position][indices[mine] - position * self.manifest.shard_size]
+            result[mine] = self.maps[position][indices[mine] - position * self.manifest.shard_size]
         return result
-
-    def map(self, position: int) -> np.ndarray:
-        """Return the rows of a shard, mapped."""
-        return self._maps[position]
 
     def _open(self, position: int, rows: range) -> np.ndarray:
         path = _rows_path(self.folder, position)
         array = open_npy(path, f"{_AGAIN}, which replaces what is damaged")
-        wanted = ((len(rows), self.manifest.dim), np.dtype(self.manifest.dtype))
+        wanted = ((len(rows), self.manifest.dim), np.dtype(np.float32))
         if (array.shape, array.dtype) != wanted:
             raise UserError(
                 f"{path} holds {array.dtype} of shape {array.shape} and the manifest says {wanted[1]} of shape "
@@ -168,11 +171,10 @@ def open_features(folder: Path) -> FeatureFolder:
     Note: once per process, because all methods, seeds and pairs share the same folders.
     """
     found = FeatureFolder(folder)
-    for position, info in enumerate(found.infos):
+    for position, (rows, info) in enumerate(zip(found.maps, found.infos, strict=True)):
         path = _rows_path(folder, position)
         if sha256_file(path) != info["sha256"]:
             raise UserError(f"{path} was changed after it was written: {_AGAIN}, which replaces what is damaged")
-        rows = found.map(position)
         checked_array(str(path), rows, "real", rows.shape, remedy=_AGAIN)
     return found
 
@@ -203,7 +205,7 @@ def _read_info(folder: Path, manifest: Manifest, position: int) -> dict[str, Any
 
 def _typed(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a manifest, each of the right type and in range."""
-    kinds = {"domain": str, "encoder": dict, "data": dict, "n": int, "dim": int, "dtype": str, "shard_size": int,
+    kinds = {"domain": str, "encoder": dict, "data": dict, "n": int, "dim": int, "shard_size": int,
              "classes": list, "versions": dict, "format": int}  # fmt: skip
     for name, kind in kinds.items():
         if not isinstance(content.get(name), kind):
@@ -211,43 +213,34 @@ def _typed(content: dict[str, Any]) -> dict[str, Any]:
     if content["format"] != _FORMAT:
         raise ValueError(f"its format is {content['format']}, and this version reads {_FORMAT}")
     sizes = [content[name] for name in ("n", "dim", "shard_size")]
-    if min(sizes) < 1 or sizes[0] > _MOST_SHARDS * sizes[2] or content["dtype"] not in DTYPES:
-        raise ValueError("its n, dim, shard_size or dtype is out of range")
+    if min(sizes) < 1 or sizes[0] > _MOST_SHARDS * sizes[2]:
+        raise ValueError("its n, dim or shard_size is out of range")
     if not content["classes"] or not all(isinstance(name, str) for name in content["classes"]):
         raise ValueError("its classes are not names")
     return {name: content[name] for name in kinds}
 
 
+def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Return the place of the first difference of two descriptions, ``encoder.arch``, and what both have there."""
+    ours, theirs = _flat(one), _flat(other)
+    for key in {**ours, **theirs}:
+        if ours.get(key) != theirs.get(key):
+            return key, _short(ours.get(key)), _short(theirs.get(key))
+    return None
+
+
 def _flat(value: Mapping[str, Any], start: str = "") -> dict[str, Any]:
-    """Return nested mappings as one, ``{"encoder.arch": ...}``."""
+    """Return nested mappings and lists as one, ``{"encoder.arch": ...}``."""
     result: dict[str, Any] = {}
     for key, item in value.items():
-        result |= _flat(item, f"{start}{key}.") if isinstance(item, Mapping) else {f"{start}{key}": item}
+        inside = {str(place): one for place, one in enumerate(item)} if isinstance(item, list) else item
+        result |= _flat(inside, f"{start}{key}.") if isinstance(inside, Mapping) else {f"{start}{key}": item}
     return result
 
 
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-class FeatureRows(BatchedDataset):
-    """The rows of a folder of features, read from disk batch by batch."""
-
-    def __init__(self, folder: FeatureFolder) -> None:
-        self.folder = folder
-        self.labels = torch.from_numpy(folder.labels)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        rows, labels = self.gather(torch.tensor([index]))
-        return rows[0], labels[0]
-
-    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows (float32) and labels at ``indices``."""
-        return torch.from_numpy(self.folder.rows(indices.numpy().astype(np.int64))), self.labels[indices]
 
 
 @BENCHMARK_REGISTRY.register("features")
@@ -258,7 +251,6 @@ class Features(DomainBenchmark):
 
     @property
     def num_classes(self) -> int:  # type: ignore[override]
-        """The number of classes of the images that the features were taken from."""
         return len(self.class_names())
 
     @property
@@ -283,27 +275,24 @@ class Features(DomainBenchmark):
         """Check that all domains are there, complete, and of one encoder and one list of classes."""
         source = open_features(self._folder(self.source_domain)).manifest
         for domain in self.domains():
-            self._check_alike(source, open_features(self._folder(domain.name)).manifest)
-        self.check_features(source.dim)
-
-    def _check_alike(self, source: Manifest, target: Manifest) -> None:
-        for what, one, other in (
-            ("the encoder", source.encoder, target.encoder),
-            ("the length of the features", source.dim, target.dim),
-            ("the list of classes", source.classes, target.classes),
-        ):
-            if one != other:
+            target = open_features(self._folder(domain.name)).manifest
+            ours, theirs = ({key: vars(one)[key] for key in ("encoder", "dim", "classes")} for one in (source, target))
+            if found := first_difference(ours, theirs):
                 raise UserError(
-                    f"{what} differs between {source.domain} and {target.domain} in {self.cfg.DATA_DIR} "
-                    f"({_difference(one, other)}): extract both with the same `tta-cattan extract-features` command"
+                    f"{found[0]} differs between {source.domain} and {target.domain} in {self.cfg.DATA_DIR} "
+                    f"({found[1]} and {found[2]}): extract both with the same `tta-cattan extract-features` command"
                 )
+        if source.dim != self.cfg.MODEL.IN_FEATURES:
+            raise UserError(
+                f"MODEL.IN_FEATURES = {self.cfg.MODEL.IN_FEATURES}, and the features in {self.cfg.DATA_DIR} are "
+                f"{source.dim} long: set MODEL.IN_FEATURES {source.dim}"
+            )
 
-    def whole_target(self, domain: Domain) -> FeatureRows:
-        return FeatureRows(open_features(self._folder(domain.name)))
+    def whole_target(self, domain: Domain) -> FeatureFolder:
+        return open_features(self._folder(domain.name))
 
-    def source(self) -> FeatureRows:
-        """Return the features of the source domain."""
-        return FeatureRows(open_features(self._folder(self.source_domain)))
+    def source(self) -> FeatureFolder:
+        return open_features(self._folder(self.source_domain))
 
     def describe_source(self) -> dict[str, Any]:
         return {"name": self.source_domain, "sha256": content_hash(self._folder(self.source_domain))}
@@ -317,8 +306,8 @@ class Features(DomainBenchmark):
         """Say that the encoder is frozen, and how many samples there are, of how many in the data set."""
         names = [self.source_domain, *(domain.name for domain in self.domains())]
         folders = [open_features(self._folder(name)) for name in names]
-        known = map(BENCHMARK_REGISTRY.get, BENCHMARK_REGISTRY.registered_names())
-        whole = next((cls.sizes for cls in known if set(getattr(cls, "sizes", ())) == set(self.short_names)), {})
+        known = (getattr(BENCHMARK_REGISTRY.get(name), "sizes", {}) for name in BENCHMARK_REGISTRY.registered_names())
+        whole: Mapping[str, int] = next((one for one in known if set(one) == set(self.short_names)), {})
         sizes = ", ".join(
             f"{name} {len(each.labels):,}" + (f" of {whole[name]:,}" if whole.get(name, 0) > len(each.labels) else "")
             for name, each in zip(names, folders, strict=True)
@@ -328,14 +317,3 @@ class Features(DomainBenchmark):
 
     def _folder(self, domain: str) -> Path:
         return Path(self.cfg.DATA_DIR).resolve() / domain
-
-
-def _difference(one: Any, other: Any) -> str:
-    """Return the first difference between two dicts, lists or values."""
-    if isinstance(one, dict):
-        key = next(key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key))
-        return f"{key}: {one.get(key)!s:.40} and {other.get(key)!s:.40}"
-    if isinstance(one, list):
-        lacking = sorted(set(one) ^ set(other))
-        return f"{lacking[0]!r} is in one of them only" if lacking else "their order"
-    return f"{one} and {other}"

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
 from tta_cattan.bench.data.datasets import check_count
@@ -18,7 +19,6 @@ from tta_cattan.bench.data.image_files import (
     resize_crop_transform,
     to_tensor_transform,
 )
-from tta_cattan.bench.domain import Domain
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import identity_of_files, sha256_text
 from tta_cattan.util.upstream import import_robustbench
@@ -56,7 +56,6 @@ class _ImageNet(Benchmark):
     obtain: str
 
     def root(self, domain: Domain) -> Path:
-        """Return the folder of a domain."""
         raise NotImplementedError
 
     def layout(self) -> str:
@@ -84,7 +83,6 @@ class _ImageNet(Benchmark):
                     )
 
     def target(self, domain: Domain, seed: int = 0) -> ImageList:
-        """Return the images of a domain, decoded on access."""
         return ImageList(self._samples(domain), self.transform())
 
     def _samples(self, domain: Domain) -> list[tuple[Path, int]]:

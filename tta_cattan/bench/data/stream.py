@@ -55,7 +55,6 @@ class Stream:
             raise UserError("the data set is empty: there is nothing to predict or adapt to")
 
     def __len__(self) -> int:
-        """Return the number of batches."""
         return -(-self._count() // self.batch_size) if self.kept is None else len(self.kept)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tta_cattan.bench.domain import Domain
+from tta_cattan.bench import Domain
 from tta_cattan.config import setting_name
 from tta_cattan.util.errors import UserError
 
@@ -34,7 +34,6 @@ class StreamSetting:
 
     @classmethod
     def of(cls, cfg: CfgNode) -> StreamSetting:
-        """Return the setting that a config spells."""
         name = setting_name(cfg.SETTING)
         order = name.removesuffix("correlated").removesuffix("_") or "continual"
         correlated = name.endswith("correlated")
@@ -75,7 +74,6 @@ class StreamPlan:
 
     @property
     def visit(self) -> Indices:
-        """The number of the visit that each sample belongs to."""
         return np.concatenate([segment.visit for segment in self.segments])
 
 

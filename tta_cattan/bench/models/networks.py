@@ -1,4 +1,4 @@
-"""Small networks of our own, the original residual networks, and input normalisation inside a model."""
+"""Small networks of our own, SHOT's, the original residual networks, and input normalisation inside a model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from tta_cattan.util.upstream import import_torchvision
+
+BOTTLENECK = 256
 
 
 class SmallCNN(nn.Module):
@@ -25,7 +28,6 @@ class SmallCNN(nn.Module):
         self.fc = nn.Linear(1024, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of images in [0, 1]."""
         return self.fc(self.features(x))
 
 
@@ -45,6 +47,35 @@ class FeatureMLP(nn.Module):
         return self.fc(self.layer(self.features(x)))
 
 
+class ShotNetwork(nn.Module):
+    """SHOT's: ``backbone -> Linear(D, 256) -> BatchNorm1d -> weight-normalised Linear``, with its initial weights."""
+
+    def __init__(self, backbone: nn.Module, dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.bottleneck = nn.Linear(dim, BOTTLENECK)
+        self.bn = nn.BatchNorm1d(BOTTLENECK)
+        fc = nn.Linear(BOTTLENECK, num_classes)
+        for linear in (self.bottleneck, fc):
+            nn.init.xavier_normal_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        nn.init.normal_(self.bn.weight, 1.0, 0.02)
+        self.fc = weight_norm(fc)
+        self.removed_head = ""  # the layer of a backbone's checkpoint that is not used here
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.bn(self.bottleneck(self.backbone(x))))
+
+    def get_classifier(self) -> nn.Module:
+        """Return the classifier, by timm's method: the backbone's own is not the last layer."""
+        return self.fc
+
+
+def shot_head(num_classes: int, in_features: int) -> ShotNetwork:
+    """Return SHOT's bottleneck and classifier for features of a frozen backbone."""
+    return ShotNetwork(nn.Identity(), in_features, num_classes)
+
+
 class ResidualBlock(nn.Module):
     """Two 3x3 convolutions with batch normalisation around a shortcut (1x1 where the shape changes)."""
 
@@ -61,7 +92,6 @@ class ResidualBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``relu(f(x) + shortcut(x))``."""
         out = F.relu(self.bn1(self.conv1(x)))
         return F.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
 
@@ -78,7 +108,6 @@ class SmallResNet(nn.Module):
         self.fc = nn.Linear(widths[-1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of images in [0, 1]."""
         features = self.blocks(F.relu(self.bn(self.conv(x)))).mean((2, 3))
         return self.fc(features)
 
@@ -95,7 +124,6 @@ class CifarBlock(nn.Module):
         self.stride, self.padding = stride, (channels - channels_in) // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``relu(f(x) + shortcut(x))``."""
         out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
         shortcut = x[:, :, :: self.stride, :: self.stride]
         return F.relu(out + F.pad(shortcut, (0, 0, 0, 0, self.padding, self.padding)))
@@ -153,7 +181,6 @@ class Normalize(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised images."""
         return (x - self.mean) / self.std
 
 

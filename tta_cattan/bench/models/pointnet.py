@@ -163,7 +163,6 @@ class PointNet(nn.Module):
         self.fc = nn.Linear(FEATURES, num_classes)
 
     def forward(self, clouds: Tensor) -> Tensor:
-        """Return the logits of clouds that lie in the unit sphere."""
         points = clouds.mT
         x = self.input_transform(clouds.unsqueeze(-1))
         x = self.norm2(self.conv2(self.norm1(self.conv1(x))))

@@ -43,7 +43,6 @@ class Presentation:
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def to_text(self, title: str, notes: list[str]) -> str:
-        """Return the study for the terminal."""
         tables = [f"{table.caption}\n{table.to_text()}" for table in self.tables]
         blocks = ["\n".join([title, *notes]), *tables, "\n".join(self.remarks)]
         return "\n\n".join(block for block in blocks if block)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 from tta_cattan.bench.data import benchmark_of
 from tta_cattan.bench.paper.present import Presentation, present_dimension, present_sweep, present_table
 from tta_cattan.bench.paper.recovered import present_recovery
-from tta_cattan.bench.paper.setting import data_differences, setting_differences
 from tta_cattan.bench.paper.study import Study
 from tta_cattan.bench.report.style import need
 from tta_cattan.bench.results.summary import sample_range
 from tta_cattan.bench.run.gather import Gathered, domain_benchmark, gather
 from tta_cattan.bench.run.plan import Sweep, parse_sweeps, seeds
 from tta_cattan.bench.run.setting import is_defined
-from tta_cattan.config import find_config, load_cfg
+from tta_cattan.config import find_config, leaves, load_cfg, method_keys, shared_keys
 from tta_cattan.methods import method_title
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
+_DATA = ("data", "model", "weights", "selection")  # roles of the keys that decide the data and the source model
 _PRESENT: Mapping[str, Callable[[Study, Gathered, bool], Presentation]] = {
     "table": present_table,
     "sweep": present_sweep,
@@ -110,3 +110,33 @@ def _notes(gathered: Gathered, data: list[str], settings: list[str], left_out: l
         names = ", ".join(method_title(method) for method in left_out)
         lines.append(f"left out: {names} (needs images, and {cfg.CORRUPTION.DATASET} has none)")
     return [*lines, f"results: {', '.join(map(str, gathered.folders))}"]
+
+
+def data_differences(paper: CfgNode, ours: CfgNode, ignored: Iterable[str] = ()) -> list[str]:
+    """Return how our data and source model differ from the paper's."""
+    if ours.CORRUPTION.DATASET != paper.CORRUPTION.DATASET:
+        changed = [(ours.CORRUPTION.DATASET, paper.CORRUPTION.DATASET), (ours.MODEL.ARCH, paper.MODEL.ARCH)]
+        return [f"{here} instead of {there}" for here, there in changed if here != there]
+    return _differences(paper, ours, set(shared_keys(*_DATA)) - set(ignored))
+
+
+def setting_differences(paper: CfgNode, ours: CfgNode, ignored: Iterable[str] = ()) -> list[str]:
+    """Return how our other settings differ from the study's; places and devices change no result."""
+    settings = {*shared_keys("protocol", "seed"), *method_keys()}
+    return _differences(paper, ours, settings - set(shared_keys(*_DATA)) - set(ignored))
+
+
+def _differences(paper: CfgNode, ours: CfgNode, keys: Collection[str]) -> list[str]:
+    was = dict(leaves(paper))
+    return [
+        f"{key} {_short(value)} instead of {_short(was[key])}"
+        for key, value in leaves(ours)
+        if key in keys and value != was[key]
+    ]
+
+
+def _short(value: object) -> str:
+    """Return a value as short text; a long list by its length."""
+    if isinstance(value, list):
+        return f"{len(value)} entries" if len(value) > 5 else ",".join(map(str, value))
+    return repr(value) if value == "" else str(value)

@@ -37,7 +37,6 @@ def study_names() -> list[str]:
 
 
 def load_study(name: str) -> Study:
-    """Return a study by name."""
     names = study_names()
     if name not in names:
         raise UserError(f"there is no study {name!r}.{nearest(name, names)} Studies: {', '.join(names)}")

@@ -49,7 +49,6 @@ class Evaluation:
 
     @property
     def index(self) -> Tensor:
-        """The samples' indices in the data set."""
         return self._column(0)
 
     @property
@@ -64,12 +63,10 @@ class Evaluation:
 
     @property
     def label(self) -> Tensor:
-        """The true classes."""
         return self._column(3)
 
     @property
     def correct(self) -> Tensor:
-        """Whether each prediction is right."""
         return self.prediction == self.label
 
     def metrics(self) -> dict[str, float]:
@@ -104,7 +101,6 @@ class Evaluation:
 
     @property
     def count(self) -> int:
-        """The number of samples so far."""
         return sum(len(part[0]) for part in self._parts)
 
     def parts(self) -> tuple[Tensor, ...]:

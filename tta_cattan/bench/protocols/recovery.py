@@ -98,7 +98,6 @@ class AgreementCounts:
 
     @property
     def k(self) -> int:
-        """The number of hypotheses."""
         return len(self.counts["source"]["n"]) - 1
 
     def thresholds(self) -> list[float]:
@@ -106,7 +105,6 @@ class AgreementCounts:
         return [level / self.k for level in range(self.k + 1)]
 
     def accuracy(self, origin: str, predictor: str) -> float:
-        """Return a predictor's accuracy on all samples of an origin."""
         return sum(self.counts[origin][predictor]) / sum(self.counts[origin]["n"])
 
     def gate(self, tau: float, fallback: str) -> Gated:
@@ -173,7 +171,6 @@ class SourceRecovery(nn.Module):
         return bypassed(x) if fallback == "bypass" and bypassed is not None else self.source(x).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the gated logits of a batch."""
         logits, qbar = self.opinions(x)
         gated = qbar < self.tau
         if not gated.any():

@@ -13,10 +13,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tta_cattan.bench.domain import Domain
+from tta_cattan.bench import Domain
 from tta_cattan.bench.results.identity import RUN_FILE, config_path
-from tta_cattan.bench.results.predictions import predictions_path, read_predictions
-from tta_cattan.bench.results.store import RESULTS_FILE, Record, ResultsStore, Settings, row_label
+from tta_cattan.bench.results.store import (
+    RESULTS_FILE,
+    Record,
+    ResultsStore,
+    Settings,
+    predictions_path,
+    read_predictions,
+    row_label,
+)
 from tta_cattan.config import leaves, read_yaml
 from tta_cattan.util.door import read_json
 from tta_cattan.util.errors import UserError

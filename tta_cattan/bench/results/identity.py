@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
 import platform
 import subprocess
-import time
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import disk_errors, sha256_text, write_text
+from tta_cattan.util.files import sha256_text, write_text
 
 RUN_FILE = "run.json"
 _DISTRIBUTIONS = ("torch", "torchvision", "timm", "numpy", "robustbench", "scikit-learn", "tta-cattan")
@@ -72,57 +70,15 @@ def git_revision(folder: str | os.PathLike[str]) -> str | None:
     return done.stdout.strip() or None
 
 
-def describe_run(
-    *,
-    config: Mapping[str, Any],
-    dataset: Mapping[str, Any],
-    model_hash: str,
-    subspace_hash: str | None = None,
-    device: str = "cpu",
-    source_folder: str | os.PathLike[str] | None = None,
-    extra: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return everything needed to repeat a run; ``extra`` holds the caller's own facts."""
-    return {
-        "schema": 1,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "config": config,
-        "dataset": dataset,
-        "model_sha256": model_hash,
-        "subspace_sha256": subspace_hash,
-        "versions": versions(),
-        "machine": machine(device),
-        "git_revision": None if source_folder is None else git_revision(source_folder),
-        "extra": extra or {},
-    }
-
-
 def config_path(folder: Path, method: str, fingerprint: str) -> Path:
-    """Return the path of a method's resolved config."""
     return folder / f"config-{method.replace(':', '_')}-{fingerprint}.yaml"
 
 
 def write_run_file(folder: str | os.PathLike[str], description: Mapping[str, Any]) -> Path:
-    """Write ``description`` to ``run.json`` in ``folder`` atomically and return its path.
-
-    Note: descriptions of earlier commands in the folder are kept as ``run-1.json`` and so on.
-    """
+    """Write ``description`` to ``run.json`` in ``folder`` and return its path."""
     path = Path(folder) / RUN_FILE
-    text = json.dumps(_plain(description, RUN_FILE), indent=2, sort_keys=True, allow_nan=False) + "\n"
-    with disk_errors("write", path):
-        if path.is_file() and _lasting(path.read_text(encoding="utf-8")) != _lasting(text):
-            number = next(n for n in itertools.count(1) if not path.with_name(f"run-{n}.json").exists())
-            os.replace(path, path.with_name(f"run-{number}.json"))
-    write_text(path, text)
+    write_text(path, json.dumps(_plain(description, RUN_FILE), indent=2, sort_keys=True, allow_nan=False) + "\n")
     return path
-
-
-def _lasting(text: str) -> Any:
-    """Return a description without its date: repeating a command does not make a new run."""
-    try:
-        return {key: value for key, value in json.loads(text).items() if key != "created"}
-    except (ValueError, AttributeError, RecursionError):
-        return text  # damaged: keep it
 
 
 def _plain(value: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The append-only file of finished cells, which stays readable whenever a run is killed."""
+"""The append-only file of finished cells, which stays readable whenever a run is killed, and their predictions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import math
 import numbers
 import os
 import platform
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -18,12 +19,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from tta_cattan.bench.domain import Domain
+from tta_cattan.bench import Domain
 from tta_cattan.bench.results.identity import canonical_json
-from tta_cattan.bench.results.predictions import predictions_path, write_predictions
-from tta_cattan.util.door import regular_file
+from tta_cattan.util.door import checked_array, regular_file
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import disk_errors, sha256_text, write_text
+from tta_cattan.util.files import atomic_path, disk_errors, sha256_text, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,9 @@ RANGES = {
 _ROUNDING = 1e-9  # of a mean over a data set
 _LOCK_FILE = ".run.lock"
 _HOLDER_FILE = ".run.holder.json"
+COLUMNS = ("index", "prediction", "confidence", "label")
+_MAX_BYTES = 1 << 30  # of a file of predictions
+_PROBABILITY_ROUNDING = 1e-5  # in float32
 
 
 # The keys that a sweep sets, and their values.
@@ -71,12 +74,10 @@ class Cell:
 
     @property
     def target(self) -> Domain:
-        """The domain at its severity."""
         return Domain(self.domain, self.severity)
 
     @property
     def label(self) -> str:
-        """The label of the cell's row."""
         return row_label(self.method, self.settings)
 
 
@@ -192,7 +193,10 @@ class ResultsStore:
     def append(self, record: Record) -> None:
         """Write ``record`` to the disk, its predictions first; it is there when this returns."""
         if record.predictions is not None:
-            write_predictions(predictions_path(self.folder, record.cell, record.fingerprint), record.predictions)
+            from safetensors.numpy import save_file
+
+            with atomic_path(predictions_path(self.folder, record.cell, record.fingerprint)) as temporary:
+                save_file(dict(record.predictions), temporary)
         line = record.to_line().encode() + b"\n"
         with disk_errors("write", self.path):
             handle = self._open()
@@ -229,7 +233,6 @@ class ResultsStore:
                     lock.release()
 
     def _open(self) -> int:
-        """Open the results file for appending."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             regular_file(self.path)
@@ -261,7 +264,6 @@ class ResultsStore:
 
 
 def _acquire(lock: FileLock, folder: Path, holder: Path) -> None:
-    """Acquire ``lock``, or say who holds it."""
     try:
         lock.acquire()
     except Timeout:
@@ -293,7 +295,6 @@ def _metric(name: str, value: Any, cell: Cell) -> int | float:
 
 
 def _number(value: Any, name: str) -> int | float:
-    """Return ``value`` as a finite Python int or float."""
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         try:
             if math.isfinite(value):
@@ -301,3 +302,40 @@ def _number(value: Any, name: str) -> int | float:
         except OverflowError:
             pass  # an integer too large for a float
     raise UserError(f"{name} is {value!r}: a metric is a finite number; leave it out or put it into info as text")
+
+
+def predictions_path(folder: str | os.PathLike[str], cell: Cell, fingerprint: str) -> Path:
+    return Path(folder) / "predictions" / f"{_file_name(cell, fingerprint)}.safetensors"
+
+
+def checkpoint_path(folder: str | os.PathLike[str], cell: Cell, fingerprint: str) -> Path:
+    """Return the path of an unfinished cell's checkpoint."""
+    return Path(folder) / "unfinished" / f"{_file_name(cell, fingerprint)}.pt"
+
+
+def _file_name(cell: Cell, fingerprint: str) -> str:
+    """Return a readable name with a unique hash."""
+    name = re.sub(r"[^A-Za-z0-9_+.=-]+", "_", f"{cell.label}-{cell.target.label}-{cell.seed}")[:80]
+    digest = sha256_text(canonical_json({**asdict(cell), "fingerprint": fingerprint}))[:16]
+    return f"{name}-{digest}"
+
+
+def read_predictions(path: Path) -> dict[str, NDArray[Any]] | None:
+    """Return the columns of a file, or None if it does not exist or, with a warning, is damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    if not path.is_file():
+        return None
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"more than {_MAX_BYTES:,} bytes")
+        columns = load_file(path)
+        n = columns["index"].shape[0]
+        for name, low in (("index", 0), ("prediction", -1), ("label", 0)):
+            checked_array(name, columns[name], "integer", (n,), low)
+        checked_array("confidence", columns["confidence"], "real", (n,), 0, 1 + _PROBABILITY_ROUNDING)
+    except (SafetensorError, OSError, KeyError, IndexError, ValueError) as error:
+        logger.warning("%s is not a predictions file (%s) and is ignored; delete it to silence this", path, error)
+        return None
+    return {name: columns[name] for name in COLUMNS}

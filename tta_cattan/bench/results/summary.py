@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from tta_cattan.bench.domain import Domain
+from tta_cattan.bench import Domain
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.results.table import MISSING, Entry, Table, mark_best, number_range
 from tta_cattan.util.errors import UserError
@@ -72,7 +72,6 @@ class Statistic:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Statistic:
-        """Return the statistic of one value per seed."""
         std = statistics.stdev(values) if len(values) > 1 else None
         return cls(statistics.fmean(values), std, len(values))
 
@@ -94,7 +93,6 @@ class Summary:
 
     @property
     def complete(self) -> bool:
-        """Whether no cell of the comparison is missing."""
         return self.missing == 0
 
     def domain_heads(self) -> list[str]:
@@ -141,7 +139,6 @@ class Summary:
         return text.getvalue()
 
     def to_json(self) -> str:
-        """Return the whole summary in full precision."""
         content = {
             "schema": 1,
             "complete": self.complete,
@@ -194,7 +191,6 @@ def summarise_rows(rows: Mapping[str, Iterable[Record]]) -> Summary:
 
 
 def shown_as(metric: str) -> Metric:
-    """Return how a metric is shown."""
     return _METRICS.get(metric, Metric(metric))
 
 

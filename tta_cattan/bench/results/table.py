@@ -121,7 +121,6 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    """Escape LaTeX's special characters."""
     return "".join(_LATEX_SIGNS.get(sign, sign) for sign in " ".join(text.split()))
 
 

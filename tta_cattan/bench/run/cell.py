@@ -93,7 +93,6 @@ def _record(job: Job, setting: Setting) -> Record:
 
 
 def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMethod]) -> Record:
-    """Compute the one cell of a stream."""
     cfg, cell = job.cfg, job.cell
     stream, clean = stream_of(cfg, setting.benchmark, cell.seed, setting.device), setting.benchmark.clean(cell.seed)
     monitor = _monitor(make(), clean, job, setting) if cfg.STREAM.MONITOR else None

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data import benchmark_of
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
-from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.published import PublishedTable, published, published_benchmarks
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.results.summary import Statistic, Summary, sample_range, summarise
-from tta_cattan.bench.run.describe import describe
-from tta_cattan.bench.run.plan import Row, Sweep, check_read, is_stream, plan_rows, seeds, sweeps_of
+from tta_cattan.bench.run.dry_run import describe
+from tta_cattan.bench.run.plan import Row, Sweep, check_read, is_stream, plan_rows, seeds
 from tta_cattan.bench.run.runner import Outcome, run
 from tta_cattan.bench.run.setting import check_rows, is_defined
 from tta_cattan.bench.source.model import ensure_trained
-from tta_cattan.config import leaves, load_cfg
+from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ class Gathered:
 
     @property
     def cfg(self) -> CfgNode:
-        """The config of the first row."""
         return self.rows[0].cfg
 
 
@@ -49,33 +48,18 @@ def gather(
     overrides: Sequence[Any],
     methods: Sequence[str],
     sweeps: Sequence[Sweep] = (),
-    vary: Sequence[Sweep] = (),
     pairs: bool = False,
 ) -> Gathered:
-    """Run what is missing of a study and return its results.
-
-    ``sweeps`` are combined with each other; each of ``vary`` is changed alone, beside the unchanged config. With
-    ``pairs``, each source>target pair is a column.
-    """
+    """Run what is missing of a study and return its results; with ``pairs``, each source>target pair is a column."""
     benchmark = domain_benchmark(load_cfg(path, overrides)) if pairs else None
     if benchmark is None:
         rows = plan_rows(path, overrides, methods, sweeps)
-        rows += [row for sweep in vary for row in varied(path, overrides, methods, sweep)]
         outcome = run_trained(rows)
         return Gathered(tuple(rows), outcome.summary, tuple(outcome.records), (outcome.folder,))
     by_source = plan_sources(benchmark, path, overrides, methods, sweeps)
     records, folders = run_sources(benchmark, by_source)
     *_, rows = by_source.values()
     return Gathered(tuple(rows), summarise(records), tuple(records), folders)
-
-
-def varied(path: Path, overrides: Sequence[Any], methods: Sequence[str], sweep: Sweep) -> list[Row]:
-    """Return a row per setting that differs from the config's own, for the methods that read the key."""
-    readers = [method for method in methods if sweeps_of(method, [sweep])]
-    own = {row.method: dict(leaves(row.cfg))[sweep.key] for row in plan_rows(path, overrides, readers)}
-    return [
-        row for row in plan_rows(path, overrides, readers, [sweep]) if row.changes != ((sweep.key, own[row.method]),)
-    ]
 
 
 def domain_benchmark(cfg: CfgNode) -> DomainBenchmark | None:
@@ -140,7 +124,6 @@ class Pairs:
     difference: str
 
     def remarks(self) -> list[str]:
-        """Return the remarks below the table."""
         if self.table is None:
             return []
         lines = [f"(paper): {self.table.title}; {'; '.join(self.table.remarks) or 'as published'}"]
@@ -168,9 +151,7 @@ def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str]
     benchmarks = {source: _benchmark(rows[0].cfg) for source, rows in by_source.items()}
     difference = next(filter(None, (each.differs_from_published() for each in benchmarks.values())), "")
     if dry_run:
-        text = describe({source: (rows, [benchmarks[source]] * len(rows)) for source, rows in by_source.items()})
-        logger.info("dry run: nothing was computed or written; the configuration and the data are in order")
-        return text
+        return describe({source: (rows, [benchmarks[source]] * len(rows)) for source, rows in by_source.items()})
     records, _ = run_sources(benchmark, by_source)
     expected = [
         Cell(row.method, benchmark.pair_label(source, domain.name), 0, seed)

@@ -60,7 +60,6 @@ class HostMethod(AdaptationMethod):
     name: ClassVar[str]
 
     def __init__(self, model: nn.Module, cfg: CfgNode, num_classes: int) -> None:
-        """Keep ``model`` for the host, whose method is built at the first batch."""
         nn.Module.__init__(self)
         self.lock, self._pauses = Lock(), 0
         self.cfg, self.num_classes = cfg, num_classes
@@ -78,7 +77,6 @@ class HostMethod(AdaptationMethod):
         num_classes: int | None = None,
         source_subspace: Any = None,
     ) -> HostMethod:
-        """Set the method up; nothing of the host is built yet."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         if cfg.DEVICE not in ("auto", device):
             raise UserError(f"DEVICE = {cfg.DEVICE!r}: the host's methods run on {device!r} here; set DEVICE {device}")

@@ -9,15 +9,15 @@ import pickle
 import platform
 import signal
 import socket
-import traceback
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -34,13 +34,6 @@ from tta_cattan.util.registry import imported_modules
 logger = logging.getLogger(__name__)
 
 
-class Step(NamedTuple):
-    """How far a worker is with a cell: the part that is done, and the cell's name and epoch."""
-
-    part: float
-    name: str
-
-
 @dataclass(frozen=True)
 class ProcessLauncher:
     """Computes one cell per process and CPU thread, in ``workers`` processes."""
@@ -52,39 +45,34 @@ class ProcessLauncher:
             raise UserError(f"--workers {self.workers}: at least 1 is needed")
 
     def __call__(self, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:
-        """Yield the record of each cell as it is finished."""
-        waiting = list(reversed(jobs))
-        busy: dict[Any, BaseProcess] = {}
-        beginning = dict(settings), imported_modules(), borrowed()
-        processes = []
-        running: dict[Any, Step] = {}
+        if not jobs:
+            return
+        # It is pickled here, because torch would hand over tensors as open files.
+        beginning = pickle.dumps((dict(settings), imported_modules(), borrowed()))
+        context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
+        steps = context.SimpleQueue()
+        running: dict[int, tuple[float, str]] = {}  # by the worker's id: the part that is done, and the cell's name
+        pool = ProcessPoolExecutor(min(self.workers, len(jobs)), context, _begin, (beginning, steps))
         try:
-            for _ in range(min(self.workers, len(jobs))):
-                connection, process = _start_worker(beginning)
-                processes.append(process)
-                busy[connection] = process
-                _tell(connection, waiting.pop())
-            while busy:
-                ready: list[Any] = wait(list(busy))
-                for connection in ready:
-                    answer = _received(connection, busy[connection])
-                    if isinstance(answer, Step):
-                        running[connection] = answer
-                        show_running(running.values())
-                        continue
-                    running.pop(connection, None)
-                    show_running(running.values())
-                    yield answer
-                    if waiting:
-                        _tell(connection, waiting.pop())
-                    else:
-                        del busy[connection]
-                        connection.close()
+            pending = {pool.submit(_work, job) for job in jobs}
+            while pending:
+                done, pending = wait(pending, timeout=1, return_when=FIRST_COMPLETED)
+                while not steps.empty():
+                    worker, step = steps.get()
+                    running.pop(worker, None)
+                    running |= {worker: step} if step else {}
+                show_running(running.values())
+                for finished in done:
+                    yield finished.result()
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a worker process was lost, most likely for lack of memory: use fewer (--workers); run the same "
+                "command to resume"
+            ) from error
         finally:
-            for process in processes:  # on an error or Ctrl-C the others are not waited for
-                if busy:
-                    process.kill()
-                process.join()
+            for process in set(multiprocessing.active_children()) - others:  # after an error nobody is waited for
+                process.kill()
+            pool.shutdown(cancel_futures=True)
 
 
 def usable_cpus() -> int:
@@ -92,58 +80,33 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _start_worker(beginning: tuple[Any, ...]) -> tuple[Any, BaseProcess]:
-    """Return a new worker and the connection to it."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
-    _tell(ours, beginning)
-    return ours, process
+_settings: dict[str, Setting] = {}  # of a worker process
+_steps: Any = None  # where it tells how far it is; None at the end of a cell
 
 
-def _tell(connection: Any, message: Any) -> None:
-    """Send a message to the other end. It is pickled here, because torch would hand over tensors as open files."""
-    connection.send_bytes(pickle.dumps(message))
-
-
-def _told(connection: Any) -> Any:
-    """Return a message from the other end: a process of this run, so nothing from outside is unpickled."""
-    return pickle.loads(connection.recv_bytes())
-
-
-def _received(connection: Any, process: BaseProcess) -> Record | Fault | Step:
-    """Return a worker's record or how far it is, or raise what it raised."""
-    try:
-        answer = _told(connection)
-    except (EOFError, ConnectionError) as error:
-        process.join()
-        raise UserError(
-            f"a worker process was lost (exit code {process.exitcode}), most likely for lack of memory: use fewer "
-            "(--workers); run the same command to resume"
-        ) from error
-    if isinstance(answer, (Record, Fault, Step)):
-        return answer
-    raised, text = answer
-    raise raised from None if isinstance(raised, UserError) else RuntimeError(f"in a worker process:\n{text}")
-
-
-def _work(connection: Connection) -> None:
-    """Compute cells until there are no more; a parent that is gone ends it too."""
+def _begin(beginning: bytes, steps: Any) -> None:
+    """Make this process a worker; it ends with its parent, however that ends."""
+    global _steps
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us
-    relay_progress(lambda part, name: _tell(connection, Step(part, name)))
-    with suppress(EOFError, ConnectionError):
-        settings, modules, hosts = _told(connection)
-        begin_worker(modules, hosts)
-        while True:
-            job = _told(connection)
-            answer: Any
-            try:
-                answer = run_cell(job, settings[job.cell.label])
-            except Exception as error:
-                answer = (error, traceback.format_exc())
-            _tell(connection, answer)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    relay_progress(lambda *step: steps.put((os.getpid(), step)))
+    settings, modules, hosts = pickle.loads(beginning)  # of this run: nothing from outside is unpickled
+    _settings.update(settings)
+    _steps = steps
+    begin_worker(modules, hosts)
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
+
+
+def _work(job: Job) -> Record | Fault:
+    try:
+        return run_cell(job, _settings[job.cell.label])
+    finally:
+        _steps.put((os.getpid(), None))
 
 
 _STARTS = 3
@@ -171,7 +134,6 @@ class RayLauncher:
             _check_answers(self.address)
 
     def __call__(self, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:
-        """Yield the record of each cell as it is finished."""
         if jobs:
             with self._connected() as ray:
                 yield from _finished(ray, jobs, settings)

@@ -9,8 +9,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
-from tta_cattan.bench.domain import Domain
 from tta_cattan.bench.results.identity import fingerprint, versions
 from tta_cattan.bench.results.store import Cell, row_label
 from tta_cattan.config import (
@@ -99,7 +99,6 @@ class Row:
 
     @property
     def method(self) -> str:
-        """The registered name of the method."""
         return self.cfg.MODEL.ADAPTATION.lower()
 
     @property
@@ -228,7 +227,6 @@ def cell_domains(cfg: CfgNode, domains: Sequence[Domain]) -> list[Domain]:
 
 
 def seeds(cfg: CfgNode) -> list[int]:
-    """Return the seeds to average over."""
     return list(cfg.SEEDS) or [cfg.RNG_SEED]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -11,25 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data import Benchmark, stream_identity
-from tta_cattan.bench.domain import Domain
-from tta_cattan.bench.results.predictions import checkpoint_path
-from tta_cattan.bench.results.store import Cell, Record, ResultsStore, row_label
-from tta_cattan.bench.results.summary import Summary, summarise
+from tta_cattan.bench.results.identity import config_path, git_revision, machine, versions, write_run_file
+from tta_cattan.bench.results.store import Cell, Record, ResultsStore, checkpoint_path, row_label
+from tta_cattan.bench.results.summary import Summary, sample_range, summarise
 from tta_cattan.bench.run.cell import Fault, one_by_one
-from tta_cattan.bench.run.describe import describe, header_lines, run_folder, write_description
 from tta_cattan.bench.run.log import error_line, setup_logging
-from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells
+from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells, protocol_name, seeds
 from tta_cattan.bench.run.plausible import warn_of_wrong_setup
-from tta_cattan.bench.run.setting import (
-    Setting,
-    check_files,
-    check_rows,
-    prepare_settings,
-    rehearse_rows,
-    subspace_hash,
-)
+from tta_cattan.bench.run.setting import Setting, check_rows, prepare_settings, rehearse_rows, subspace_hash
+from tta_cattan.config import dump_yaml, method_keys, to_dict
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import sha256_text, write_text
 from tta_cattan.util.progress import progress
 
 if TYPE_CHECKING:
@@ -37,6 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_SWEEP = 120  # characters; file systems allow 255 for the whole name
 # Jobs and the setting of each row -> their records, as they are finished.
 Launcher = Callable[[Sequence[Job], Mapping[str, Setting]], Iterator[Record | Fault]]
 
@@ -49,30 +45,22 @@ class Outcome(NamedTuple):
     records: list[Record]
 
 
-def dry_run(rows: Sequence[Row]) -> str:
-    """Do all of a comparison that can fail on the user's side, write nothing, and return what would run."""
-    benchmarks = _checked(rows)
-    check_files(rows, benchmarks)
-    text = describe({"": (rows, benchmarks)})
-    logger.info("dry run: nothing was computed or written; the configuration and the data are in order")
-    return text
-
-
 def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
-    """Run the comparison of ``rows``."""
-    benchmarks = _checked(rows)
+    benchmarks = check_rows(rows)
+    rehearse_rows(rows, benchmarks)
     first = rows[0].cfg
     torch.backends.cudnn.benchmark = first.CUDNN.BENCHMARK
     prepared = prepare_settings(rows, benchmarks)
     settings = {row.label: setting for row, setting in zip(rows, prepared, strict=True)}
     fingerprints = {row.label: settings[row.label].fingerprint(row.cfg) for row in rows}
     folder = run_folder(rows, settings)
-    jobs = _jobs(plan_cells(rows, _domains(rows, benchmarks)), settings, fingerprints, folder)
+    domains = [cell_domains(row.cfg, benchmark.domains()) for row, benchmark in zip(rows, benchmarks, strict=True)]
+    jobs = _jobs(plan_cells(rows, domains), settings, fingerprints, folder)
     store = ResultsStore(folder)
     with store.lock():
         setup_logging(folder, first.LOG_DEST)
-        for line in dict.fromkeys(_source_line(row, settings[row.label]) for row in rows):
-            logger.info(line)
+        for arch, loaded in dict.fromkeys((row.cfg.MODEL.ARCH, settings[row.label].loaded) for row in rows):
+            logger.info("source model: %s, sha256 %s, from %s", arch, loaded.sha256[:16], loaded.origin)
         write_description(folder, rows, settings, fingerprints)
         if any(store.find(job.cell, job.fingerprint) is None for job in jobs):
             _warn(rows, settings)
@@ -88,10 +76,75 @@ def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
     return Outcome(summary, folder, found)
 
 
-def _checked(rows: Sequence[Row]) -> list[Benchmark]:
-    benchmarks = check_rows(rows)
-    rehearse_rows(rows, benchmarks)
-    return benchmarks
+def run_folder(rows: Sequence[Row], settings: Mapping[str, Setting]) -> Path:
+    """Return the folder of a run: one per data set, source model and protocol, and one per set of swept keys.
+
+    Note: a sweep's folder is named after the swept keys, or after their number and hash if they are too long; what the
+    sweep changes is left out of the rest of the name.
+    """
+    names = {
+        (row.cfg.CORRUPTION.DATASET, row.cfg.MODEL.ARCH, settings[row.label].loaded.sha256[:8], protocol_name(row.cfg))
+        for row in rows
+    }
+    parts = [values[0] for values in map(list, map(dict.fromkeys, zip(*names, strict=True))) if len(values) == 1]
+    swept = sorted({key for row in rows for key, _ in row.changes})
+    if len("-".join(swept)) > _LONGEST_SWEEP:
+        swept = [f"{len(swept)}-keys", sha256_text(" ".join(swept))[:8]]
+    name = "-".join([*parts, *(["by", *swept] if swept else [])])
+    return Path(rows[0].cfg.SAVE_DIR) / name.replace("/", "_")
+
+
+def write_description(
+    folder: Path, rows: Sequence[Row], settings: Mapping[str, Setting], fingerprints: Mapping[str, str]
+) -> None:
+    """Write the resolved configs and ``run.json``: versions, machine, hashes."""
+    for row in rows:
+        write_text(config_path(folder, row.method, fingerprints[row.label]), dump_yaml(row.cfg))
+    first, setting = rows[0].cfg, settings[rows[0].label]
+    subspaces = {label: one.subspace for label, one in settings.items() if one.subspace is not None}
+    description = {
+        "schema": 1,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "config": to_dict(first),
+        "dataset": setting.benchmark.describe(),
+        "model_sha256": setting.loaded.sha256,
+        "subspace_sha256": subspace_hash(next(iter(subspaces.values()), None)),
+        "versions": versions(),
+        "machine": machine(str(setting.device)),
+        "git_revision": git_revision(Path(__file__).parent),
+        "extra": {
+            "protocol": protocol_name(first),
+            "seeds": seeds(first),
+            "model_origin": setting.loaded.origin,
+            "rows": [row.label for row in rows],  # in their order; the keys of a mapping are sorted
+            "fingerprints": dict(fingerprints),
+            "models": {label: one.loaded.sha256 for label, one in settings.items()},
+            "sweep": {row.label: dict(row.changes) for row in rows if row.changes},
+            "subspaces": {
+                label: {"sha256": subspace_hash(subspace), **subspace.provenance}
+                for label, subspace in subspaces.items()
+            },
+        },
+    }
+    write_run_file(folder, description)
+
+
+def header_lines(rows: Sequence[Row], settings: Mapping[str, Setting], records: Sequence[Record]) -> list[str]:
+    """Return the lines above the table: data, model, protocol and seeds, one line per combination, and optimisers."""
+    lines = []
+    for row in rows:
+        cfg = row.cfg
+        samples = sample_range(record for record in records if record.cell.label == row.label)
+        unit, how = ("stream", "stream") if is_stream(cfg) else ("domain", "protocol")
+        epochs = f", {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL == "offline" else ""
+        model = f"{cfg.MODEL.ARCH} (sha256 {settings[row.label].loaded.sha256[:16]})"
+        lines.append(
+            f"{cfg.CORRUPTION.DATASET}, {samples} samples per {unit}; {model}; {protocol_name(cfg)} {how}{epochs}, "
+            f"batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}"
+        )
+    own = [row for row in rows if "OPTIM.LR" in method_keys(row.method)]
+    optimisers = [f"{row.label} {row.cfg.OPTIM.METHOD} {row.cfg.OPTIM.LR:g}" for row in own]
+    return [*dict.fromkeys(lines), *(["optimiser: " + ", ".join(optimisers)] if own else [])]
 
 
 def _warn(rows: Sequence[Row], settings: Mapping[str, Setting]) -> None:
@@ -103,11 +156,6 @@ def _warn(rows: Sequence[Row], settings: Mapping[str, Setting]) -> None:
         if key not in looked and (key[2] is not None or key[:2] not in {seen[:2] for seen in looked}):
             warn_of_wrong_setup(row.cfg, setting)
             looked.add(key)
-
-
-def _domains(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> list[list[Domain]]:
-    """Return the domains of each row's cells."""
-    return [cell_domains(row.cfg, benchmark.domains()) for row, benchmark in zip(rows, benchmarks, strict=True)]
 
 
 def _jobs(
@@ -191,8 +239,3 @@ def _kept(
                 "not kept; run the same command again"
             )
         yield record
-
-
-def _source_line(row: Row, setting: Setting) -> str:
-    loaded = setting.loaded
-    return f"source model: {row.cfg.MODEL.ARCH}, sha256 {loaded.sha256[:16]}, from {loaded.origin}"

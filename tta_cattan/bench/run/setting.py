@@ -175,7 +175,6 @@ def rehearse(
 
 
 def first_inputs(benchmark: Benchmark) -> Tensor:
-    """Return the first two inputs of the first target domain."""
     stream = Stream(benchmark.target(benchmark.domains()[0]), 2, None, resolve_device("cpu"))
     return next(iter(stream.only([0]))).inputs
 

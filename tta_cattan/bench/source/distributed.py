@@ -20,7 +20,6 @@ class Workers:
 
     @property
     def leads(self) -> bool:
-        """Tell whether this process writes the result."""
         return self.rank == 0
 
 

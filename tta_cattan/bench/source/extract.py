@@ -1,47 +1,45 @@
-"""Running an encoder over the domains of a benchmark: in shards, distributed, resumable."""
+"""Running a frozen encoder over the domains of a benchmark: in shards, distributed, resumable."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from tta_cattan import __version__
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data import Benchmark, Stream
 from tta_cattan.bench.data.features import MANIFEST, Manifest, shard_is_complete, write_shard
 from tta_cattan.bench.data.image_files import ImageList
-from tta_cattan.bench.domain import Domain
-from tta_cattan.bench.models.encoder import feature_dim
-from tta_cattan.bench.models.zoo import LoadedModel, resolve_device
+from tta_cattan.bench.models.checkpoints import load_weights
+from tta_cattan.bench.models.networks import inner_network
+from tta_cattan.bench.models.zoo import (
+    ARCHITECTURES,
+    LoadedModel,
+    check_arch,
+    is_library_name,
+    resolve_device,
+    without_head,
+)
 from tta_cattan.bench.source.distributed import ALONE, Workers
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.errors import UserError, first_line
 from tta_cattan.util.files import content_hashes, sha256_tensors, sha256_text
 from tta_cattan.util.progress import progress
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-logger = logging.getLogger(__name__)
+# MAE's checkpoints hold a decoder besides the encoder.
+_DECODER = ("decoder_", "mask_token")
 
 
-@dataclass(frozen=True)
-class Cut:
-    """How features are stored: rows per shard and their type."""
-
-    shard_size: int = 4096
-    dtype: str = "float32"
-
-
-@dataclass(frozen=True)
-class Share:
-    """What one process did of a domain."""
+class Share(NamedTuple):
+    """What one process did of a domain: shards made and kept, images encoded, seconds."""
 
     made: int
     kept: int
@@ -49,14 +47,54 @@ class Share:
     seconds: float
 
 
+def load_encoder(cfg: CfgNode) -> LoadedModel:
+    """Return ``MODEL.ARCH`` without its classifier, for images in [0, 1].
+
+    Its weights are those of ``MODEL.CKPT_PATH`` or, without one, those that timm or torchvision fetch. Its features are
+    what its classifier would receive: the class token of MAE's transformers.
+    """
+    arch, path = cfg.MODEL.ARCH, cfg.MODEL.CKPT_PATH
+    check_arch(arch, None)
+    own = arch in ARCHITECTURES and ARCHITECTURES.get(arch).mean  # of images
+    if not is_library_name(arch) and not (own and path):
+        raise UserError(
+            f"MODEL.ARCH = {arch!r} is not an encoder: give timm/NAME, torchvision/NAME or, with MODEL.CKPT_PATH, "
+            "resnet50_v1"
+        )
+    model, head = without_head(arch, pretrained=not path)
+    if path:
+        load_weights(inner_network(model), path, ignored=(*_DECODER, *(f"{name}." for name in head)))
+    # Channels last: convolutions are a quarter faster on a CPU.
+    model = model.to(resolve_device(cfg.DEVICE), memory_format=torch.channels_last)
+    return LoadedModel.of(model, path or f"the weights of {arch}")
+
+
+@torch.no_grad()
+def feature_dim(encoder: LoadedModel, image_size: int) -> int:
+    """Return the length of the encoder's features; refuse images of a size it does not take."""
+    device = next(encoder.model.parameters()).device
+    try:
+        features = encoder.model(torch.zeros(1, 3, image_size, image_size, device=device))
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"DATA.IMAGE_SIZE = {image_size}: the encoder does not take images of this side ({first_line(error)}); set "
+            "DATA.IMAGE_SIZE to the side that it was trained with"
+        ) from error
+    if features.ndim != 2:
+        raise UserError(
+            f"the encoder returns features of shape {tuple(features.shape)}, not one vector per image: choose another "
+            "MODEL.ARCH"
+        )
+    return features.shape[1]
+
+
 def extract_domain(
     cfg: CfgNode,
     benchmark: Benchmark,
     domain: Domain,
     encoder: LoadedModel,
-    pool: str,
     out: Path,
-    cut: Cut = Cut(),
+    shard_size: int = 4096,
     workers: Workers = ALONE,
 ) -> Share:
     """Write this process's share of a domain's features to ``out/<domain>``; complete shards are kept.
@@ -70,15 +108,13 @@ def extract_domain(
         encoder={
             "arch": cfg.MODEL.ARCH,
             "sha256": encoder.sha256,
-            "pool": pool,
             "image_size": cfg.DATA.IMAGE_SIZE,
             "mixed_precision": cfg.MIXED_PRECISION,
         },
         data=describe_inputs(dataset),
         n=len(dataset),
         dim=feature_dim(encoder, cfg.DATA.IMAGE_SIZE),
-        dtype=cut.dtype,
-        shard_size=cut.shard_size,
+        shard_size=shard_size,
         classes=benchmark.class_names(),
         versions={"tta-cattan": __version__, "torch": torch.__version__, "numpy": np.__version__},
     )
@@ -91,12 +127,10 @@ def extract_domain(
     started = time.perf_counter()
     for position, rows in progress(missing, len(missing), f"features of {domain.label}"):
         features, labels = encode(cfg, encoder, Subset(dataset, rows))
-        with np.errstate(over="ignore"):  # found below
-            features = features.astype(cut.dtype)
         if not np.isfinite(features).all():
             raise UserError(
                 f"the features of {domain.label} hold NaN or Inf in the rows {rows.start} to {rows.stop - 1}: check "
-                "the weights, MIXED_PRECISION and the data type"
+                "the weights and MIXED_PRECISION"
             )
         write_shard(folder, manifest, position, features, labels)
     images = sum(len(rows) for _, rows in missing)

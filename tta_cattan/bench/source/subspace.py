@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,8 @@ from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.models.zoo import LoadedModel, resolve_device
 from tta_cattan.bench.source.distributed import ALONE, Workers
 from tta_cattan.config import get_defaults
-from tta_cattan.methods import ADAPTATION_REGISTRY, CATTAn, CATTAnForward
+from tta_cattan.config.declared import method_class
+from tta_cattan.methods import CATTAn, CATTAnForward
 from tta_cattan.network.layers import find_classifier, iterate_features
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_text
@@ -67,15 +67,24 @@ def fit_source_subspace(
     checkpoint = _checkpoint(path, workers)
     # A checkpoint counts batches: it is of this fit only where the batches are the same.
     identity = {**provenance, "batch": cfg.TEST.BATCH_SIZE, "seed": cfg.RNG_SEED, "from": cfg.DATA.SOURCE_DIR}
-    moments, done = _resume(checkpoint, identity, FeatureMoments(dim, device))
+    of = json.dumps(identity, sort_keys=True)
+    moments, done = _resume(checkpoint, of, FeatureMoments(dim, device))
     mine = range(workers.rank, len(stream), workers.count)
     if done:
         logger.info("resuming after %d of %d batches (%s)", done, len(mine), checkpoint)
     batches = (batch.inputs for batch in stream.only(mine[done:]))
     features = iterate_features(loaded.model, place, batches, layer, dim)
-    moments = _absorb(moments, features, len(mine), done, checkpoint, identity)
+    saved = time.monotonic()
+    for rows in progress(features, len(mine) - done, "fitting the source subspace"):
+        moments.update(rows.float())
+        done += 1
+        if time.monotonic() - saved > _SAVE_EVERY:
+            # Nothing is folded in beforehand: when this is called depends on the clock, and the sums must not.
+            sums = {"mean": moments.mean, "scatter": moments.scatter, "waiting": moments.waiting()}
+            save_state(checkpoint, {"of": of, "done": done, "count": moments.count, **sums})
+            saved = time.monotonic()
     whole = reduce_moments(moments, workers)
-    return subspace_of_moments(whole, d, _centered(cfg), provenance, layer)
+    return subspace_of_moments(whole, d, _kind(cfg)[0], provenance, layer)
 
 
 def fit_moments(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> SourceMoments:
@@ -92,15 +101,13 @@ def fit_moments(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Sour
 
 def forward_method(cfg: CfgNode) -> type[CATTAnForward] | None:
     """Return the class of the config's method if it needs the source's moments."""
-    name = cfg.MODEL.ADAPTATION
-    method = ADAPTATION_REGISTRY.get(name) if name in ADAPTATION_REGISTRY else CATTAn
+    method = method_class(cfg.MODEL.ADAPTATION)
     return method if issubclass(method, CATTAnForward) else None
 
 
 def aligning_method(cfg: CfgNode) -> type[CATTAn]:
     """Return the class whose keys say how the subspace is fitted: the config's method if it aligns, else CATTAn."""
-    name = cfg.MODEL.ADAPTATION
-    method = ADAPTATION_REGISTRY.get(name) if name in ADAPTATION_REGISTRY else CATTAn
+    method = method_class(cfg.MODEL.ADAPTATION)
     return method if issubclass(method, CATTAn) else CATTAn
 
 
@@ -116,10 +123,6 @@ def feature_place(cfg: CfgNode, model: nn.Module, benchmark: Benchmark, inputs: 
         return layer, rows.shape[1], len(rows) // len(inputs)
     classifier = find_classifier(model, cfg.MODEL.CLASSIFIER, benchmark.num_classes)
     return classifier, model.get_submodule(classifier).in_features, 1
-
-
-def _centered(cfg: CfgNode) -> bool:
-    return aligning_method(cfg).value_in(cfg, "centering") != "none"
 
 
 def remove_checkpoint(path: Path, workers: Workers = ALONE) -> None:
@@ -140,27 +143,9 @@ def describe_fit(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark, n: int
         "n": n,
         "per_class": cfg.SOURCE.PER_CLASS,
         "seed": cfg.RNG_SEED if cfg.SOURCE.PER_CLASS else None,
-        "centering": "pca" if _centered(cfg) else "none",
+        "centering": "pca" if _kind(cfg)[0] else "none",
         "versions": {"tta-cattan": __version__, "torch": torch.__version__},
     }
-
-
-def _absorb(
-    moments: FeatureMoments,
-    features: Iterator[Tensor],
-    batches: int,
-    done: int,
-    checkpoint: Path,
-    identity: dict[str, Any],
-) -> FeatureMoments:
-    """Add the features of this process's remaining batches to the sums."""
-    saved = time.monotonic()
-    for position, rows in enumerate(progress(features, batches - done, "fitting the source subspace"), start=done + 1):
-        moments.update(rows.float())
-        if time.monotonic() - saved > _SAVE_EVERY:
-            _save(checkpoint, moments, position, identity)
-            saved = time.monotonic()
-    return moments
 
 
 def reduce_moments(moments: FeatureMoments, workers: Workers) -> FeatureMoments:
@@ -183,15 +168,9 @@ def reduce_moments(moments: FeatureMoments, workers: Workers) -> FeatureMoments:
     return whole
 
 
-def _save(checkpoint: Path, moments: FeatureMoments, done: int, identity: dict[str, Any]) -> None:
-    # Nothing is folded in beforehand: when this is called depends on the clock, and the sums must not.
-    sums = {"mean": moments.mean, "scatter": moments.scatter, "waiting": moments.waiting()}
-    save_state(checkpoint, {"of": json.dumps(identity, sort_keys=True), "done": done, "count": moments.count, **sums})
-
-
-def _resume(checkpoint: Path, identity: dict[str, Any], moments: FeatureMoments) -> tuple[FeatureMoments, int]:
+def _resume(checkpoint: Path, of: str, moments: FeatureMoments) -> tuple[FeatureMoments, int]:
     """Return the sums so far and the number of batches in them; none where the checkpoint is of another fit."""
-    state = load_state(checkpoint, json.dumps(identity, sort_keys=True))
+    state = load_state(checkpoint, of)
     if state is None:
         return moments, 0
     moments.mean.copy_(state["mean"])
@@ -308,7 +287,6 @@ def _asked(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
 
 
 def _kind(cfg: CfgNode) -> tuple[bool, str]:
-    """Return whether the subspace is centred, and its layer."""
     method = aligning_method(cfg)
     return method.value_in(cfg, "centering") != "none", method.value_in(cfg, "layer")
 

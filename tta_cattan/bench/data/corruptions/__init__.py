@@ -7,5 +7,4 @@ the same images. Note: ImageNet-C was stored as JPEG files of quality 85 afterwa
 
 from __future__ import annotations
 
-from tta_cattan.bench.data.corruptions.apply import COMMON, EXTRA, SEVERITIES, corrupt, corrupt_batch, image_rng
-from tta_cattan.bench.data.corruptions.functions import load_textures
+from tta_cattan.bench.data.corruptions.apply import COMMON, EXTRA, SEVERITIES, corrupt_batch, corruption, image_rng

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
-from tta_cattan.bench.data.corruptions.apply import corrupt, corrupt_batch, image_rng
-from tta_cattan.bench.data.corruptions.functions import load_textures
+from tta_cattan.bench.data.corruptions.apply import corrupt_batch, corruption, image_rng
 from tta_cattan.bench.data.corruptions.strengths import TableName
 from tta_cattan.bench.data.datasets import check_images, read_npz
 from tta_cattan.bench.data.image_files import read_rgb
@@ -47,16 +46,11 @@ class Task:
     strengths: TableName
     seed: int = 0
     size: int = 224
-    frost: Path | None = None
     workers: int = 0
     padded: bool = False
 
     def recipe(self) -> dict[str, Any]:
-        """Return what determines the images."""
-        recipe: dict[str, Any] = {"seed": self.seed, "strengths": self.strengths}
-        if "frost" in self.corruptions:
-            recipe["frost"] = "(a grown texture)" if self.frost is None else str(self.frost)
-        return recipe
+        return {"seed": self.seed, "strengths": self.strengths}
 
 
 def corrupt_folder(images: Path, out: Path, task: Task) -> tuple[int, int]:
@@ -109,43 +103,28 @@ def keep_recipe(out: Path, asked: dict[str, Any], images: Sequence[Path], root: 
     ``asked`` is what determines the images; ``images`` are the clean ones under ``root``; ``there`` are files in the
     folder that would be kept.
     """
-    path = out / RECIPE_FILE
-    if not path.is_file():
-        found = next((file for file in there if file.exists()), None)
-        if found is not None:
-            raise UserError(
-                f"{found} exists without {path}, which says how it was made: choose another output folder, or remove it"
-            )
-        known: dict[str, Any] = {}
-    else:
-        known = _read_recipe(path)
-        _compare_recipe(out, known, asked, root)
+    path, elsewhere = out / RECIPE_FILE, "choose another output folder"
+    known: dict[str, Any] = {}
+    if path.is_file():
+        known = read_json(path, "a recipe", elsewhere)
+        if not isinstance(known.get("images", {}), dict):
+            raise UserError(f"{path} is not a recipe (its images are not by name): {elsewhere}")
+    elif found := next((file for file in there if file.exists()), None):
+        raise UserError(f"{found} exists without {path}, which says how it was made: {elsewhere}, or remove it")
+    for option, value in asked.items():
+        if known.get(option, value) != value:
+            was = known[option]
+            raise UserError(f"{out} was made with {option} {was}, and this run has {value}: {elsewhere}, or remove it")
+    for name, identity in known.get("images", {}).items():
+        # The name comes from a file: nothing outside the folder of the images is opened.
+        image = (root / name).resolve()
+        inside = image.is_relative_to(root.resolve()) and image.is_file()
+        if not inside or sha256_file(image)[:12] != identity:
+            raise UserError(f"{out} was made from other images than {root} (see {name}): {elsewhere}")
     hashes = {file.relative_to(root).as_posix(): sha256_file(file)[:12] for file in images}
     recipe = {**known, **asked, "images": {**hashes, **known.get("images", {})}}
     if recipe != known:
         write_text(path, json.dumps(recipe, indent=2, sort_keys=True) + "\n")
-
-
-def _read_recipe(path: Path) -> dict[str, Any]:
-    recipe = read_json(path, "a recipe", "choose another output folder")
-    if not isinstance(recipe.get("images", {}), dict):
-        raise UserError(f"{path} is not a recipe (its images are not by name): choose another output folder")
-    return recipe
-
-
-def _compare_recipe(out: Path, known: dict[str, Any], asked: dict[str, Any], root: Path) -> None:
-    for option, value in asked.items():
-        if known.get(option, value) != value:
-            raise UserError(
-                f"{out} was made with {option} {known[option]}, and this run has {value}: choose another output "
-                "folder, or remove it"
-            )
-    for name, identity in known.get("images", {}).items():
-        # The name comes from a file: nothing outside the folder of the images is opened.
-        path = (root / name).resolve()
-        inside = path.is_relative_to(root.resolve()) and path.is_file()
-        if not inside or sha256_file(path)[:12] != identity:
-            raise UserError(f"{out} was made from other images than {root} (see {name}): choose another output folder")
 
 
 def _absent_severities(path: Path, x: np.ndarray, task: Task) -> list[int]:
@@ -158,7 +137,6 @@ def _absent_severities(path: Path, x: np.ndarray, task: Task) -> list[int]:
 
 
 def _shape(x: np.ndarray, task: Task) -> tuple[int, ...]:
-    """Return the shape of a corruption's file."""
     return (5 * (CIFAR_ROWS if task.padded else len(x)), *x.shape[1:])
 
 
@@ -183,36 +161,31 @@ def _parallel(work: Callable[[Path], T] | Callable[[str], T], items: Sequence, w
 
 def _corrupt_image_file(root: Path, out: Path, task: Task, path: Path) -> int:
     """Write the missing corruptions of one image and return how many there were."""
-    name = path.relative_to(root).with_suffix(".JPEG")
-    goals = {
-        (corruption, severity): out / corruption / str(severity) / name
-        for corruption in task.corruptions
-        for severity in task.severities
-    }
+    file = path.relative_to(root).with_suffix(".JPEG")
+    wanted = [(name, severity) for name in task.corruptions for severity in task.severities]
+    goals = {(name, severity): out / name / str(severity) / file for name, severity in wanted}
     goals = {key: goal for key, goal in goals.items() if not goal.is_file()}
     if not goals:
         return 0
     clean = _read_image(path, task.size)
-    for (corruption, severity), goal in goals.items():
-        rng = image_rng(corruption, severity, name.as_posix(), task.seed)
-        textures = _textures(task.frost) if corruption == "frost" else None
-        corrupted = corrupt(clean, corruption, severity, rng=rng, strengths=task.strengths, frost_textures=textures)
+    for (name, severity), goal in goals.items():
+        rng = image_rng(name, severity, file.as_posix(), task.seed)
         content = io.BytesIO()  # Pillow's encoder does not report a full disk as such
-        Image.fromarray(corrupted).save(content, format="JPEG", quality=_JPEG_QUALITY)
+        corrupted = Image.fromarray(corruption(name, severity, task.strengths)(clean, rng))
+        corrupted.save(content, format="JPEG", quality=_JPEG_QUALITY)
         with atomic_path(goal) as temporary:
             temporary.write_bytes(content.getbuffer())
     return len(goals)
 
 
-def _corrupt_array(x: np.ndarray, out: Path, task: Task, corruption: str) -> None:
+def _corrupt_array(x: np.ndarray, out: Path, task: Task, name: str) -> None:
     """Write the severities of one corruption that its file lacks."""
-    path = out / f"{corruption}.npy"
+    path = out / f"{name}.npy"
     rows: np.ndarray = np.zeros(_shape(x, task), dtype=np.uint8)
     if path.is_file():
         rows[:] = _open_rows(path, rows.shape)
-    textures = _textures(task.frost) if corruption == "frost" else None
     for severity in _absent_severities(path, x, task):
-        made = corrupt_batch(x, corruption, severity, strengths=task.strengths, seed=task.seed, frost_textures=textures)
+        made = corrupt_batch(x, name, severity, strengths=task.strengths, seed=task.seed)
         rows[(severity - 1) * len(rows) // 5 :][: len(x)] = made
     save_array(path, rows)
 
@@ -226,8 +199,3 @@ def _read_image(path: Path, size: int) -> np.ndarray:
     image = image.resize((max(size, round(image.width * scale)), max(size, round(image.height * scale))))
     left, top = (image.width - size) // 2, (image.height - size) // 2
     return np.asarray(image.crop((left, top, left + size, top + size)))
-
-
-@lru_cache(maxsize=1)
-def _textures(folder: Path | None) -> Sequence[np.ndarray] | None:
-    return None if folder is None else load_textures(folder)

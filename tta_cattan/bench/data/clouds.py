@@ -1,28 +1,78 @@
-"""The embedded benchmark of point clouds: ten parametric shapes, and the same under a scanner's shifts.
+"""Point clouds under a scanner's shifts: ten embedded parametric shapes, and ModelNet10 in the manner of ModelNet40-C.
 
 Note: a scanner tilts, and misses a side, the same way for all objects of a domain.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
-from tta_cattan.bench.data.clouds.benchmark import AUGMENTATION, CloudBenchmark, take_points, to_batch, to_unit_sphere
-from tta_cattan.bench.data.datasets import balanced
-from tta_cattan.bench.domain import Domain
+from tta_cattan.bench import Domain
+from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
+from tta_cattan.bench.data.datasets import balanced, read_npz
+from tta_cattan.util.door import checked_array, checked_labels
+from tta_cattan.util.files import sha256_file
 
+AUGMENTATION = "turned about z, jittered"
+JITTER, MOST_JITTER = 0.01, 0.05  # in units of the cloud's radius; PointDAN's and the authors' code
 SOURCE_PER_CLASS, TARGET_PER_CLASS = 40, 20
 _ROUND = 24  # sides of what is round
 
 Shift = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
+
+
+class CloudBenchmark(Benchmark):
+    """Clouds (3 x N) in the unit sphere, z up; training turns them about z and jitters them, as the paper does."""
+
+    num_classes = 10
+    images = False
+
+    def augment(self, inputs: Tensor) -> Tensor:
+        return jitter(turn_about_z(inputs))
+
+
+def take_points(points: np.ndarray, n: int) -> np.ndarray:
+    """Return the first n points (of n x 3); fewer are repeated from the first on."""
+    return points[np.arange(n) % len(points)]
+
+
+def to_unit_sphere(points: np.ndarray) -> np.ndarray:
+    """Move the mean of the points (n x 3) to the origin and scale the farthest to distance 1."""
+    centred = points - points.mean(0)
+    return centred / np.linalg.norm(centred, axis=1).max()
+
+
+def y_up_to_z_up(points: np.ndarray) -> np.ndarray:
+    """Turn points (n x 3) by 90 degrees about the x axis: ``(x, y, z) -> (x, -z, y)``."""
+    return np.stack([points[:, 0], -points[:, 2], points[:, 1]], 1)
+
+
+def to_batch(clouds: list[np.ndarray]) -> Tensor:
+    """Stack clouds of n points each (n x 3) to one tensor, B x 3 x n."""
+    return torch.from_numpy(np.stack(clouds)).float().mT.contiguous()
+
+
+def turn_about_z(clouds: Tensor) -> Tensor:
+    """Turn each cloud (B x 3 x N) by its own random angle about the z axis, which is up."""
+    angle = 2 * math.pi * torch.rand(len(clouds), device=clouds.device, dtype=clouds.dtype)
+    cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    rows = [torch.stack(row, 1) for row in ((cos, -sin, zero), (sin, cos, zero), (zero, zero, zero + 1))]
+    return torch.stack(rows, 1) @ clouds
+
+
+def jitter(clouds: Tensor) -> Tensor:
+    """Move each point by its own Gaussian step, clipped, per coordinate."""
+    return clouds + (JITTER * torch.randn_like(clouds)).clamp_(-MOST_JITTER, MOST_JITTER)
 
 
 @dataclass(frozen=True)
@@ -80,7 +130,6 @@ def sample_surface(triangles: np.ndarray, n: int, rng: np.random.Generator) -> n
 
 
 def sample_shape(name: str, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return n points on a shape of random proportions."""
     return sample_surface(surface(SHAPES[name]) * rng.uniform(0.6, 1.0, 3), n, rng)
 
 
@@ -155,8 +204,6 @@ def make_clouds(per_class: int, seed: int, n: int, shift: str = "", severity: in
 class ShapesC(CloudBenchmark):
     """200 new clouds of ten shapes under a shift; 400 others, as they are, are the source."""
 
-    num_classes = len(SHAPES)
-
     def check(self) -> None:
         """Check the names of the shifts: the data is computed."""
         self.check_corruptions(tuple(SHIFTS))
@@ -167,14 +214,12 @@ class ShapesC(CloudBenchmark):
         return balanced(clouds, self.cfg.CORRUPTION.NUM_EX, seed=0)
 
     def clean(self, seed: int = 0) -> Dataset:
-        """Return the new clouds as they are."""
         return self.target(Domain("clean"), seed)
 
     def has_source(self) -> bool:
         return True
 
     def source(self) -> TensorDataset:
-        """Return the training clouds."""
         return make_clouds(SOURCE_PER_CLASS, 0, self.cfg.DATA.POINTS)
 
     def describe_source(self) -> dict[str, Any]:
@@ -187,3 +232,42 @@ class ShapesC(CloudBenchmark):
 
     def describe(self) -> dict[str, Any]:
         return {"name": "shapes_c", "points": self.cfg.DATA.POINTS, "num_ex": self.cfg.CORRUPTION.NUM_EX}
+
+
+@lru_cache(maxsize=8)
+def load_clouds(path: Path, part: str, n: int, shift: str = "", severity: int = 0) -> TensorDataset:
+    """Return the clouds ``x_<part>`` (N x points x 3, z up) of a file, n points of each, under a shift."""
+    x, y = read_npz(path, (f"x_{part}", f"y_{part}"))
+    checked_array(f"x_{part} in {path}", x, "real", (None, None, 3))
+    y = checked_labels(f"y_{part} in {path}", y, len(x), CloudBenchmark.num_classes)
+    rng = np.random.default_rng(1)
+    clouds = [to_unit_sphere(take_points(points, n)) for points in x.astype(np.float64)]
+    return TensorDataset(to_batch([shifted(c, shift, severity, rng) for c in clouds]), torch.from_numpy(y))
+
+
+@BENCHMARK_REGISTRY.register("modelnet10")
+class ModelNet10(ShapesC):
+    """``DATA_DIR/modelnet10_1024.npz`` with x_train, y_train, x_test, y_test; the training clouds are the source."""
+
+    def check(self) -> None:
+        """Check the names of the shifts and the file."""
+        super().check()
+        self.source()
+        self.target(Domain("clean"))
+
+    def target(self, domain: Domain, seed: int = 0) -> Dataset:
+        """Return test clouds under one shift (severity 0: as they are); NUM_EX of them are the same for every seed."""
+        clouds = load_clouds(self._path(), "test", self.cfg.DATA.POINTS, domain.name, domain.severity)
+        return balanced(clouds, self.cfg.CORRUPTION.NUM_EX, seed=0)
+
+    def source(self) -> TensorDataset:
+        return load_clouds(self._path(), "train", self.cfg.DATA.POINTS)
+
+    def describe_source(self) -> dict[str, Any]:
+        return {**self.describe(), "augmentation": AUGMENTATION}
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "name": "modelnet10", "file": sha256_file(self._path())}
+
+    def _path(self) -> Path:
+        return Path(self.cfg.DATA_DIR) / "modelnet10_1024.npz"

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
+from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
-from tta_cattan.bench.data.clouds.benchmark import (
+from tta_cattan.bench.data.clouds import (
     AUGMENTATION,
     CloudBenchmark,
     take_points,
@@ -20,7 +21,6 @@ from tta_cattan.bench.data.clouds.benchmark import (
     to_unit_sphere,
     y_up_to_z_up,
 )
-from tta_cattan.bench.domain import Domain
 from tta_cattan.util.door import checked_array, checked_labels, open_npy, parsing, regular_file
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_tensors
@@ -55,7 +55,6 @@ def is_packed(folder: Path) -> bool:
 
 
 def packed_files(folder: Path, part: str) -> list[Path]:
-    """Return the ``.h5`` files of one part."""
     return sorted(folder.glob(f"{part}_*.h5"))
 
 
@@ -151,7 +150,6 @@ class PointDA10(CloudBenchmark, DomainBenchmark):
         return TensorDataset(*map(torch.cat, zip(*parts, strict=True)))
 
     def source(self) -> TensorDataset:
-        """Return the training clouds of the source domain."""
         return self._load(self.source_domain, "train")
 
     def describe_source(self) -> dict[str, Any]:

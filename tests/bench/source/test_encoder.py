@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from feature_folders import encoder_weights
 from safetensors.torch import save_file
 
-from tta_cattan.bench.models.encoder import feature_dim, load_encoder
+from tta_cattan.bench.source.extract import feature_dim, load_encoder
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.upstream import import_torchvision
@@ -19,9 +20,8 @@ VIT = "timm/test_vit"
 MEAN, STD = (torch.tensor(values).view(3, 1, 1) for values in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
 
 
-def encoder(arch=VIT, weights="random", pool="auto", **changes):
-    overrides = [part for pair in {"DEVICE": "cpu", "MODEL.ARCH": arch, **changes}.items() for part in pair]
-    return load_encoder(load_cfg(None, overrides), weights, pool)
+def encoder(arch=VIT, path=""):
+    return load_encoder(load_cfg(None, ["DEVICE", "cpu", "MODEL.ARCH", arch, "MODEL.CKPT_PATH", str(path)]))
 
 
 def transformer(seed=0, **options):
@@ -45,29 +45,24 @@ def images():
     return torch.rand(3, 3, 160, 160, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("pool", ["auto", "token", "head"])
 @torch.no_grad()
-def test_the_class_token_of_a_transformer(tmp_path, images, pool):
+def test_the_class_token_of_a_transformer(tmp_path, images):
     model = transformer()
     save_file(model.state_dict(), tmp_path / "vit.safetensors")
-    loaded, used = encoder(weights="file", pool=pool, **{"MODEL.CKPT_PATH": tmp_path / "vit.safetensors"})
+    loaded = encoder(path=tmp_path / "vit.safetensors")
     x = model._pos_embed(model.patch_embed(normalised(images, model)))
     token = model.norm(model.blocks(model.norm_pre(x)))[:, 0]  # token by token, without timm's own pooling
-    assert used == ("head" if pool == "head" else "token")
     assert torch.allclose(loaded.model(images), token, atol=1e-5)
     assert feature_dim(loaded, 160) == model.num_features
 
 
 @torch.no_grad()
-def test_a_model_that_averages_its_patches_keeps_its_own_pooling(monkeypatch, images):
+def test_a_model_that_averages_its_patches_keeps_its_own_pooling(tmp_path, monkeypatch, images):
     model = transformer(global_pool="avg")
+    save_file(model.state_dict(), tmp_path / "vit.safetensors")
     monkeypatch.setattr(timm, "create_model", lambda *_, **__: model)
-    loaded, used = encoder()
-    assert used == "head"
+    loaded = encoder(path=tmp_path / "vit.safetensors")
     assert torch.equal(loaded.model(images), model(normalised(images, model)))
-    loaded, used = encoder(pool="token")
-    assert used == "token"
-    assert torch.equal(loaded.model(images), model.forward_features(normalised(images, model))[:, 0])
 
 
 @pytest.mark.parametrize("arch", ["torchvision/resnet18", "timm/resnet10t"])
@@ -79,12 +74,11 @@ def test_other_models_give_what_their_classifier_receives(tmp_path, arch):
     model = build(name).eval()
     path = tmp_path / "weights.safetensors"
     save_file(model.state_dict(), path)
-    loaded, used = encoder(arch, "file", **{"MODEL.CKPT_PATH": path})
+    loaded = encoder(arch, path)
     received = []
     model.fc.register_forward_pre_hook(lambda _, args: received.append(args[0]))
     x = torch.rand(2, 3, 64, 64)
     model((x - MEAN) / STD)
-    assert used == "head"
     assert torch.allclose(loaded.model(x), received[0], atol=1e-5)
 
 
@@ -94,54 +88,37 @@ def test_the_decoder_and_the_classifier_in_a_checkpoint_are_left_out(tmp_path):
                "mask_token": torch.rand(1, 1, 8)}  # fmt: skip
     save_file(content, tmp_path / "mae.safetensors")
     save_file(model.state_dict(), tmp_path / "bare.safetensors")
-    mae, bare = (
-        encoder(weights="file", **{"MODEL.CKPT_PATH": tmp_path / name})[0]
-        for name in ("mae.safetensors", "bare.safetensors")
-    )
+    mae, bare = (encoder(path=tmp_path / name) for name in ("mae.safetensors", "bare.safetensors"))
     assert mae.sha256 == bare.sha256
     save_file({**content, "adapter.weight": torch.rand(2)}, tmp_path / "other.safetensors")
     with pytest.raises(UserError, match=r"has the unknown 'adapter.weight'"):
-        encoder(weights="file", **{"MODEL.CKPT_PATH": tmp_path / "other.safetensors"})
+        encoder(path=tmp_path / "other.safetensors")
 
 
-def test_no_weights_are_guessed_or_downloaded_silently(tmp_path, monkeypatch):
-    def refuse(*_, pretrained=False, **__):
-        raise AssertionError("a model was built")
-
-    monkeypatch.setattr(timm, "create_model", refuse)
-    with pytest.raises(UserError, match=r"MODEL.CKPT_PATH is empty.*--weights library"):
-        encoder(weights="file")
-    with pytest.raises(UserError, match="contradict each other"):
-        encoder(weights="library", **{"MODEL.CKPT_PATH": tmp_path / "x.safetensors"})
-
+def test_without_a_file_the_librarys_weights_are_loaded_or_it_says_why_not(monkeypatch):
     def offline(*_, pretrained=False, **__):
         assert pretrained
         raise OSError("no network")
 
     monkeypatch.setattr(timm, "create_model", offline)
     with pytest.raises(UserError, match=r"could not be loaded \(no network\).*MODEL.CKPT_PATH"):
-        encoder(weights="library")
-
-
-def test_random_weights_are_the_same_every_time():
-    assert encoder()[0].sha256 == encoder()[0].sha256 != encoder(RNG_SEED=2)[0].sha256
+        encoder()
 
 
 @pytest.mark.parametrize(
-    ("arch", "pool", "words"),
+    ("arch", "words"),
     [
-        ("timm/test_vitt", "auto", "timm has no model 'test_vitt'. Did you mean 'test_vit'"),
-        ("timm/test_vit.nobody_has_it", "auto", "cannot be built.*nobody_has_it"),
-        ("small_cnn", "auto", "is not an encoder: give timm/NAME"),
-        ("timm/resnet10t", "token", "has no class token.*--pool head"),
-        ("timm/test_vit", "mean", "--pool = 'mean': must be one of auto, token, head"),
+        ("timm/test_vitt", "timm has no model 'test_vitt'. Did you mean 'test_vit'"),
+        ("timm/test_vit.nobody_has_it", "cannot be built.*nobody_has_it"),
+        ("small_cnn", "is not an encoder: give timm/NAME"),
+        ("resnet50_v1", "is not an encoder: .* with MODEL.CKPT_PATH, resnet50_v1"),
     ],
 )
-def test_what_is_no_encoder_is_refused(arch, pool, words):
+def test_what_is_no_encoder_is_refused(arch, words):
     with pytest.raises(UserError, match=words):
-        encoder(arch, pool=pool)
+        encoder(arch)
 
 
 def test_a_wrong_side_is_named():
     with pytest.raises(UserError, match=r"DATA.IMAGE_SIZE = 100.*does not take images of this side"):
-        feature_dim(encoder()[0], 100)
+        feature_dim(encoder(path=encoder_weights("test_vit")), 100)
