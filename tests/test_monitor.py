@@ -92,6 +92,28 @@ def test_the_temperature_is_the_best_of_a_grid():
     assert fitted_temperature(torch.tensor(logits), torch.tensor(labels)) == pytest.approx(best, abs=0.01)
 
 
+def test_the_score_is_the_lower_of_two_and_the_simpler_one_with_few_samples():
+    _, logits, labels = draw(400, 1)
+    _, others, _ = draw(250, 2, only=1)
+    for count in (CLASSES * 20 - 1, 400):
+        clean, truth = logits[:count], labels[:count]
+        found = Calibration.of([(clean, truth)], window=count)
+        p = clean.double().softmax(1).numpy()
+        entropy = np.sort((-p * np.log(p)).sum(1))
+        right = int((clean.argmax(1) == truth).sum())
+        level = entropy[right - 1]
+        q = others.double().softmax(1).numpy()
+        simple = ((-q * np.log(q)).sum(1) <= level + 1e-9).mean()
+        if count < CLASSES * 20:
+            assert found.score(others) == pytest.approx(simple) and simple > 0.9
+            continue
+        prior = (torch.bincount(truth, minlength=CLASSES) + 1.0) / (count + CLASSES)
+        transported = [transport_confidence((y / found.temperature).softmax(1), prior) for y in (clean, others)]
+        lower = transported[1] - transported[0] + right / count
+        assert lower < simple and found.score(others) == pytest.approx(lower)
+        assert found.estimate(clean).value == pytest.approx(right / count)
+
+
 def test_a_stream_like_the_source_raises_nothing():
     for seed in range(3):
         features, logits, labels = draw(5000, seed)

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from tta_cattan.monitor.estimate import negative_entropy
+
 
 def average_confidence(logits: Tensor) -> float:
     """``mean max_c p_c`` (Hendrycks and Gimpel 2017)."""
@@ -23,10 +25,10 @@ def thresholded_confidence(logits: Tensor, clean: Tensor, clean_accuracy: float)
 
     ATC-NE of Garg et al. 2022.
     """
-    scores = _negative_entropy(clean).sort().values
+    scores = negative_entropy(clean).sort().values
     wrong = round((1 - clean_accuracy) * len(scores))
     threshold = scores[min(wrong, len(scores) - 1)]
-    return (_negative_entropy(logits) >= threshold).double().mean().item()
+    return (negative_entropy(logits) >= threshold).double().mean().item()
 
 
 def dropout_agreement(logits: Tensor, dropped: Tensor, softened: Tensor, alpha: float = 3.0) -> float:
@@ -45,8 +47,3 @@ def nuclear_norm(logits: Tensor) -> float:
     """``||P||_* / sqrt(min(n, C) n)`` of the n x C probabilities (Deng et al. 2023): no accuracy yet, a correlate."""
     p = logits.double().softmax(1)
     return torch.linalg.matrix_norm(p, "nuc").item() / math.sqrt(min(p.shape) * len(p))
-
-
-def _negative_entropy(logits: Tensor) -> Tensor:
-    log_p = logits.double().log_softmax(1)
-    return (log_p.exp() * log_p).sum(1)

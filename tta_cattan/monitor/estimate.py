@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from tta_cattan.util.state import stateful
 
 _NORMAL_90 = 1.645  # half width of a 90 % interval, in standard deviations
 _UNKNOWN_DEVIATION = 0.1  # of the estimate, where no labelled shift shows it: a guess
+_PER_CLASS = 20  # clean samples of a class, on average, from which the classes' shares are known well enough to use
 _NULL_WINDOWS = 100  # windows of clean data that show how far chance alone takes the drift score
 
 
@@ -75,6 +76,12 @@ def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
     return math.exp(-low)
 
 
+def negative_entropy(logits: Tensor) -> Tensor:
+    """``sum_c p_c log p_c`` of each row."""
+    log_p = logits.double().log_softmax(1)
+    return (log_p.exp() * log_p).sum(1)
+
+
 @stateful
 @dataclass(frozen=True)
 class Estimate:
@@ -93,41 +100,63 @@ class Estimate:
 class Calibration:
     """The line from a network's confidence to its accuracy, from labelled data.
 
-    The confidence is `transport_confidence` at the ``temperature`` that calibrates the clean predictions, with the
-    ``prior`` of clean labels. The line is fitted to all labelled sets, or has slope 1 through one; ``deviation`` is the
-    spread around it.
+    The confidence is the share of samples with a negative entropy above ``threshold``, the level that the clean
+    predictions exceed as often as they are right (ATC of Garg et al. 2022), or `transport_confidence` plus ``offset``
+    where that is lower: at the ``temperature`` that calibrates the clean predictions, to the ``prior`` of clean labels.
+    The line is fitted to all labelled sets, or has slope 1 through one; ``deviation`` is the spread around it.
     """
 
-    prior: Tensor
+    classes: int
     temperature: float
+    threshold: float
+    prior: Tensor | None  # None where the clean samples are too few to know it
+    offset: float
     slope: float
     intercept: float
     deviation: float
 
     @classmethod
     def of(cls, sets: Sequence[tuple[Tensor, Tensor]], window: int = 250) -> Calibration:
-        """Fit (logits, labels) of several sets, the clean one first; shares of classes count one sample more each."""
+        """Fit (logits, labels) of several sets, the clean one first; shares of classes count one sample more each.
+
+        Note: scores are means over whole windows: chance moves the classes' shares in a window, which lowers them.
+        """
         sets = [(logits.detach().float().cpu(), labels.cpu()) for logits, labels in sets]
         logits, labels = sets[0]
-        classes = logits.shape[1]
-        prior = (torch.bincount(labels, minlength=classes).double() + 1) / (len(labels) + classes)
+        classes, right = logits.shape[1], accuracy(logits, labels)
         temperature = fitted_temperature(logits, labels)
-        points = [(_window_score(y / temperature, prior, window), accuracy(y, truth)) for y, truth in sets]
-        return cls(prior, temperature, *_line(points))
+        level = negative_entropy(logits).sort().values[min(round((1 - right) * len(logits)), len(logits) - 1)].item()
+        prior, offset = None, 0.0
+        if len(labels) >= _PER_CLASS * classes:
+            prior = (torch.bincount(labels, minlength=classes).double() + 1) / (len(labels) + classes)
+            parts = [transport_confidence((y / temperature).softmax(1), prior) for y in _windows(logits, window)]
+            offset = right - sum(parts) / len(parts)
+        plain = cls(classes, temperature, level, prior, offset, 1.0, 0.0, _UNKNOWN_DEVIATION)
+        points = []
+        for y, truth in sets:
+            scores = [plain.score(part) for part in _windows(y, window)]
+            points.append((sum(scores) / len(scores), accuracy(y, truth)))
+        slope, intercept, deviation = _line(points)
+        return replace(plain, slope=slope, intercept=intercept, deviation=deviation)
+
+    def score(self, logits: Tensor) -> float:
+        """Return the confidence of n logits, before the line."""
+        confident = (negative_entropy(logits) >= self.threshold).double().mean().item()
+        if self.prior is None:
+            return confident
+        return min(confident, transport_confidence((logits / self.temperature).softmax(1), self.prior) + self.offset)
 
     def estimate(self, logits: Tensor) -> Estimate:
         """Return the accuracy that n logits suggest; the interval holds the line's spread and that of n coin tosses."""
-        score = transport_confidence((logits / self.temperature).softmax(1), self.prior)
-        value = min(max(self.slope * score + self.intercept, 0.0), 1.0)
+        value = min(max(self.slope * self.score(logits) + self.intercept, 0.0), 1.0)
         spread = _NORMAL_90 * math.sqrt(self.deviation**2 + value * (1 - value) / len(logits))
         return Estimate(value, max(value - spread, 0.0), min(value + spread, 1.0))
 
 
-def _window_score(logits: Tensor, prior: Tensor, window: int) -> float:
-    """Return the mean confidence of whole windows: chance moves the classes' shares in a window, which lowers it."""
+def _windows(logits: Tensor, window: int) -> Sequence[Tensor]:
+    """Return the whole windows of a set, or the set where it is shorter."""
     parts = logits.split(window)
-    whole = parts[:-1] if len(parts) > 1 and len(parts[-1]) < window else parts
-    return sum(transport_confidence(part.softmax(1), prior) for part in whole) / len(whole)
+    return parts[:-1] if len(parts) > 1 and len(parts[-1]) < window else parts
 
 
 def _line(points: list[tuple[float, float]]) -> tuple[float, float, float]:
@@ -175,7 +204,7 @@ class Reference:
         """Return each sample's coordinates in ``W_s``, log energy, share of it outside, and entropy: B x (d + 3)."""
         rows, outside = coordinates(features, self.subspace)
         energy = rows.square().sum(1).clamp_min(1e-12).log()
-        entropy = torch.special.entr((logits / self.calibration.temperature).softmax(1)).sum(1)
+        entropy = -negative_entropy(logits / self.calibration.temperature).float()
         return torch.cat([rows, torch.stack([energy, outside, entropy], 1)], 1)
 
 

@@ -138,7 +138,7 @@ class Monitor:
     def observe(self, logits: Tensor, features: Tensor, frozen: Tensor | None = None) -> Reading:
         """Take note of a batch: its logits (B x C), its features (B x D), and the frozen network's logits if known."""
         past, reference = self._past, self.reference
-        classes = len(reference.calibration.prior)
+        classes = reference.calibration.classes
         if logits.ndim != 2 or features.shape != (len(logits), reference.subspace.dim) or logits.shape[1] != classes:
             raise UserError(
                 f"logits of shape {tuple(logits.shape)} and features of shape {tuple(features.shape)}: the reference "
