@@ -13,6 +13,7 @@ from benchmarks.speed.timing import Line, interleaved
 from tta_cattan.methods import CATTAn, CATTAnPlus, Tent
 
 PLAIN = "plain network"
+STEP = "<= 1.15"
 
 
 def measure(tiny: bool = False) -> list[Line]:
@@ -27,10 +28,11 @@ def measure(tiny: bool = False) -> list[Line]:
         for title, model in models.items():
             sides[f"{title}, predict"] = lambda x=x, model=model: model.predict(x)
             sides[f"{title}, adapt"] = lambda x=x, model=model: model(x)
-        few = tiny or batch > 1
-        rounds = interleaved(sides, 1 if few else 3, warmups=0 if batch > 16 else 1, calls=1 if few else 8)
+        rounds = interleaved(sides, 1 if tiny else 3, calls=1 if tiny or batch > 1 else 8)
         what = f"{name}, batch {batch}, {size} px"
         lines += [rounds.line(f"{side}, {what}", side, PLAIN) for side in sides if side != PLAIN]
+        step, tent = f"{CATTAnPlus.title}, adapt", f"{Tent.title}, adapt"
+        lines.append(rounds.line(f"{step}, {what}", step, tent, STEP))
     return [*lines, *_streams(models[CATTAnPlus.title], plain, name, size, tiny)]
 
 
