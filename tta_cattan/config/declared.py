@@ -293,8 +293,12 @@ def shared_keys(*roles: str) -> list[str]:
 
 
 def own_keys(name: str) -> set[str]:
-    """Return the places of the keys that a result of the method ``name`` can depend on."""
-    return {*SHARED, *method_keys(name)}
+    """Return the places of the keys that a result of the method ``name`` can depend on.
+
+    Note: without updates there is no optimiser.
+    """
+    updates = method_class(name).adapts
+    return {*SHARED, *(place for place in method_keys(name) if updates or not place.startswith("OPTIM."))}
 
 
 def get_defaults(method: str | None = None) -> CfgNode:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from tta_cattan.bench.report.reading import Run, Variant
+from tta_cattan.bench.report.streams import StreamFacts
 from tta_cattan.bench.results.store import Record, row_label
 from tta_cattan.bench.results.summary import Summary, summarise_rows
 from tta_cattan.config import shared_keys
@@ -35,6 +36,12 @@ class Comparison:
     def summary(self) -> Summary:
         """Means and standard deviations over seeds."""
         return summarise_rows(self.records)
+
+    @cached_property
+    def streams(self) -> dict[str, list[StreamFacts]]:
+        """The facts of each variant's streams, one per seed; variants without any are left out."""
+        found = {name: list(filter(None, map(StreamFacts.of, records))) for name, records in self.records.items()}
+        return {name: facts for name, facts in found.items() if facts}
 
     @property
     def protocol(self) -> str:

@@ -80,11 +80,7 @@ def lines(
     legend = {name: far.get(name, name) for name in palette}
     with styled():
         figure, (axes,) = _figure(height=3.2, legend=legend)
-        for name, curve in curves.items():
-            few = len(curve.x) <= 12
-            axes.plot(curve.x, curve.y, color=palette[name], marker="o" if few else "", markersize=4, linewidth=1.6)
-            if curve.std is not None:
-                axes.fill_between(curve.x, *curve.band, color=palette[name], alpha=0.18, linewidth=0)
+        _draw(axes, curves, palette, few=12)
         for name, value in levels.items():
             axes.axhline(value, color=palette[name], linestyle="--", linewidth=1.2)
         if log_x:
@@ -119,9 +115,7 @@ def stream(
                 text = axes.text((start + end) / 2, 0.02, label(name), transform=axes.get_xaxis_transform(), fontsize=7)
                 text.set(rotation=90, ha="center", va="bottom", alpha=0.7)
         for name, curve in curves.items():
-            axes.plot(curve.x, curve.y, color=palette[name], linewidth=1.4)
-            if curve.std is not None:
-                axes.fill_between(curve.x, *curve.band, color=palette[name], alpha=0.18, linewidth=0)
+            _draw(axes, {name: curve}, palette)
             if at := collapses.get(name):
                 heights = np.interp(at, curve.x, curve.y)
                 axes.plot(at, heights, "X", color=palette[name], markersize=9, markeredgecolor=INK)
@@ -256,6 +250,15 @@ def _figure(
         spacing = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 1.4}
         figure.legend(handles, texts, loc="outside upper left", ncols=across, **spacing)
     return figure, panels
+
+
+def _draw(axes: Axes, curves: Mapping[str, Curve], palette: Mapping[str, str], few: int = 0) -> None:
+    """Draw a line per curve, with its points if they are ``few``, and the band of its standard deviation."""
+    for name, curve in curves.items():
+        marker = "o" if len(curve.x) <= few else ""
+        axes.plot(curve.x, curve.y, color=palette[name], marker=marker, markersize=4, linewidth=1.5)
+        if curve.std is not None:
+            axes.fill_between(curve.x, *curve.band, color=palette[name], alpha=0.18, linewidth=0)
 
 
 def _plain_ticks(axis: Axis) -> None:

@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _POINTS = "accuracy (%)"
-# Panels of the cost figure, with the format of their numbers.
-_TIME = "ms/image (× Source)"
-_COST = {
-    _TIME: "{:.2f}".format,
-    "peak memory (MB)": "{:,.0f}".format,
-    "kept, vs TENT (kB)": "{:,.1f}".format,
-}
 
 
 @dataclass(frozen=True)
@@ -102,18 +95,17 @@ def _over_sweeps(comparison: Comparison) -> Iterator[Plot]:
                 points.setdefault(line, []).append((value, 100 * average.mean, average.std))
             elif value is None:
                 level[line] = 100 * average.mean
-        points = {line: sorted(found_here) for line, found_here in points.items() if len(found_here) > 1}
-        if not points:
-            continue
         curves = {}
         for line, values in points.items():
-            x, y, std = zip(*values, strict=True)
-            curves[line] = Curve(x, y, [100 * s for s in std] if all(s is not None for s in std) else None)
+            if len(values) > 1:
+                x, y, std = zip(*sorted(values), strict=True)
+                curves[line] = Curve(x, y, [100 * s for s in std] if all(s is not None for s in std) else None)
+        if not curves:
+            continue
         every = [x for curve in curves.values() for x in curve.x]
         wide = min(every) > 0 and max(every) / min(every) >= 20
-        caption = (
-            f"Mean over the domains{_band(curves)}.{' Dashed: methods that do not read the key.' if level else ''}"
-        )
+        dashed = " Dashed: methods that do not read the key." if level else ""
+        caption = f"Mean over the domains{_band(curves)}.{dashed}"
         figure = figures.lines(curves, key, _POINTS, log_x=wide, level=level)
         yield Plot(f"sweep-{key}", f"Accuracy against {key}", caption, figure)
 
@@ -139,29 +131,22 @@ def _over_the_stream(comparison: Comparison) -> Plot | None:
 
 def _over_windows(comparison: Comparison) -> Plot | None:
     """Return lines of the accuracy in windows of a stream, over its domains."""
-    found = {
-        name: [facts for record in records if (facts := StreamFacts.of(record))]
-        for name, records in comparison.records.items()
-    }
-    streams = [facts for facts_of_seeds in found.values() for facts in facts_of_seeds]
     curves = _curves(comparison, _windows)
     if not curves:
         return None
-    collapses = {name: [one.collapsed_at[0] for one in seeds if one.collapsed_at] for name, seeds in found.items()}
+    streams = comparison.streams
+    collapses = {name: [one.collapsed_at[0] for one in seeds if one.collapsed_at] for name, seeds in streams.items()}
     cross = " A cross is where a method's predictions first fell into few classes." if any(collapses.values()) else ""
     caption = f"Accuracy in windows of the stream{_band(curves)}; the background shows its domains.{cross}"
-    bands = corruption_bands(streams[0].bands)
+    bands = corruption_bands(next(iter(streams.values()))[0].bands)
     figure = figures.stream(curves, bands, collapses, "images seen", _POINTS)
     return Plot("windows", "Accuracy in windows of the stream", caption, figure)
 
 
 def _monitored(comparison: Comparison) -> Plot | None:
     """Return, per method that a monitor watched, its estimate beside the truth, and the drift, of the first seed."""
-    found = {
-        name: next((facts for one in records if (facts := StreamFacts.of(one)) and facts.readings), None)
-        for name, records in comparison.records.items()
-    }
-    shown = {name: facts for name, facts in found.items() if facts is not None}
+    watched = {name: [facts for facts in seeds if facts.readings] for name, seeds in comparison.streams.items()}
+    shown = {name: seeds[0] for name, seeds in watched.items() if seeds}
     if not shown:
         return None
     caption = (
@@ -194,33 +179,27 @@ def _reliability(comparison: Comparison) -> Plot | None:
 
 def _cost(summary: Summary) -> Plot | None:
     """Return bars of time and memory."""
-    mean = {key: found.mean for key, found in summary.averages.items()}
-    measures: dict[str, dict[str, float]] = {title: {} for title in _COST}
-    source = mean.get((method_title("source"), "seconds"))
-    for method in summary.methods:
-        if (method, "seconds") in mean and mean.get((method, "n")):
-            measures[_TIME][method] = 1e3 * mean[method, "seconds"] / mean[method, "n"]
-        if (method, "peak_memory") in mean:
-            measures["peak memory (MB)"][method] = mean[method, "peak_memory"] / 1e6
-        if (method, "extra_bytes") in mean:
-            measures["kept, vs TENT (kB)"][method] = mean[method, "extra_bytes"] / 1e3
-    measures = {title: values for title, values in measures.items() if values}
-    if not measures:
+    averages = summary.averages
+
+    def means(metric: str, scale: float) -> dict[str, float]:
+        return {m: averages[m, metric].mean / scale for m in summary.methods if (m, metric) in averages}
+
+    samples = means("n", 1000)
+    per_image = {m: seconds / samples[m] for m, seconds in means("seconds", 1).items() if samples.get(m)}
+    source = per_image.get(method_title("source"))
+    times = (lambda ms: f"{ms:.2f} ({ms / source:.1f} ×)") if source else "{:.2f}".format
+    time, memory, kept = "ms/image (× Source)" if source else "ms/image", "peak memory (MB)", "kept, vs TENT (kB)"
+    panels = {time: per_image, memory: means("peak_memory", 1e6), kept: means("extra_bytes", 1e3)}
+    panels = {title: values for title, values in panels.items() if values}
+    if not panels:
         return None
-    show: dict[str, Callable[[float], str]] = dict(_COST)
-    if source:
-        per_image = measures[_TIME][method_title("source")]
-        show[_TIME] = lambda value: f"{value:.2f} ({value / per_image:.1f} ×)"
-    else:
-        measures = {title.removesuffix(" (× Source)"): values for title, values in measures.items()}
-        show["ms/image"] = _COST[_TIME]
     notes = {
-        "ms": "Time: wall time of all passes over a domain, per image.",
-        "peak": "Memory: of the process (CPU) or given out by torch (CUDA).",
-        "kept": "Kept: tensors beside the model, against TENT's; the optimiser's are left out.",
+        time: "Time: all passes over a domain, per image.",
+        memory: "Memory: of the process (CPU) or allocated by torch (CUDA).",
+        kept: "Kept: tensors beside the model, minus TENT's; without the optimiser's.",
     }
-    caption = " ".join(note for key, note in notes.items() if any(title.startswith(key) for title in measures))
-    return Plot("cost", "Cost", caption, figures.cost(measures, show))
+    figure = figures.cost(panels, {time: times, memory: "{:,.0f}".format, kept: "{:,.1f}".format})
+    return Plot("cost", "Cost", " ".join(map(notes.__getitem__, panels)), figure)
 
 
 def _dimensions(comparison: Comparison) -> Iterator[Plot]:

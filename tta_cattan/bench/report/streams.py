@@ -65,12 +65,8 @@ def corruption_bands(bands: Iterable[tuple[str, int, int]]) -> list[tuple[str, i
     return joined
 
 
-def accuracy_by_domain(records: Mapping[str, Iterable[Record]]) -> dict[str, dict[str, float]]:
-    """Return each row's accuracy per domain of the stream, all visits together, mean over seeds; {} without streams."""
-    found: dict[str, dict[str, float]] = {}
-    for name, its_records in records.items():
-        streams = [facts for record in its_records if (facts := StreamFacts.of(record))]
-        if streams:
-            shared = [d for d in streams[0].domains if all(d in facts.domains for facts in streams)]
-            found[name] = {d: statistics.fmean(facts.domains[d] for facts in streams) for d in shared}
-    return found
+def accuracy_by_domain(streams: Iterable[StreamFacts]) -> dict[str, float]:
+    """Return the accuracy per domain that all streams have, all visits together, as the mean over them."""
+    first, *others = streams
+    shared = [domain for domain in first.domains if all(domain in facts.domains for facts in others)]
+    return {domain: statistics.fmean(facts.domains[domain] for facts in (first, *others)) for domain in shared}

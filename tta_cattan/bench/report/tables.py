@@ -57,7 +57,7 @@ def _times_source(comparison: Comparison) -> list[Entry]:
 
 def _domains(comparison: Comparison) -> Table:
     """Return the accuracy on each domain; of a stream, on its domains, all visits of one together."""
-    if by_row := accuracy_by_domain(comparison.records):
+    if by_row := {name: accuracy_by_domain(streams) for name, streams in comparison.streams.items()}:
         domains = list(dict.fromkeys(domain for found in by_row.values() for domain in found))
         show, rows = shown_as("accuracy").show, comparison.summary.methods
         columns = [[_value(by_row.get(row, {}).get(domain), show) for row in rows] for domain in domains]

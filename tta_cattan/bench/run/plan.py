@@ -150,11 +150,11 @@ def plan_rows(
 
 def check_read(overrides: Sequence[Any], rows: Sequence[Row]) -> None:
     """Refuse a key of the command line that no row reads: it would silently change nothing."""
-    own = {place for row in rows for place in method_keys(row.method)}
+    own = {place for row in rows for place in own_keys(row.method)}
     cfg = rows[0].cfg
     dataset = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)
     for place in overrides[::2]:
-        if place not in SHARED and place not in own:
+        if place not in own:
             names = ", ".join(dict.fromkeys(row.method for row in rows))
             raise UserError(f"{place} has no effect: no method compared reads it ({names})")
         needed = ""

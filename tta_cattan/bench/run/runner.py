@@ -22,7 +22,7 @@ from tta_cattan.bench.run.log import error_line, setup_logging
 from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells, protocol_name, seeds
 from tta_cattan.bench.run.plausible import warn_of_wrong_setup
 from tta_cattan.bench.run.setting import Setting, check_rows, prepare_settings, rehearse_rows, subspace_hash
-from tta_cattan.config import dump_yaml, method_keys, to_dict
+from tta_cattan.config import dump_yaml, own_keys, to_dict
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_text, write_text
 from tta_cattan.util.progress import progress
@@ -142,7 +142,7 @@ def header_lines(rows: Sequence[Row], settings: Mapping[str, Setting], records: 
             f"{cfg.CORRUPTION.DATASET}, {samples} samples per {unit}; {model}; {protocol_name(cfg)} {how}{epochs}, "
             f"batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}"
         )
-    own = [row for row in rows if "OPTIM.LR" in method_keys(row.method)]
+    own = [row for row in rows if "OPTIM.LR" in own_keys(row.method)]
     optimisers = [f"{row.label} {row.cfg.OPTIM.METHOD} {row.cfg.OPTIM.LR:g}" for row in own]
     return [*dict.fromkeys(lines), *(["optimiser: " + ", ".join(optimisers)] if own else [])]
 
