@@ -15,7 +15,7 @@ from tta_cattan import Subspace, fit_subspace
 from tta_cattan.alignment.subspace import find_subspaces, sha256_weights, subspace_path
 from tta_cattan.cli.main import main
 from tta_cattan.config import load_cfg
-from tta_cattan.host.methods import source_subspace
+from tta_cattan.host.methods import known_source
 
 
 class HostWrapper(nn.Module):
@@ -49,7 +49,7 @@ def test_a_host_finds_what_fit_source_wrote(fitted, wrap, arch, caplog):
     net, folder = fitted
     model = net if wrap is nn.Identity else wrap(net)
     caplog.set_level(logging.INFO)
-    found = source_subspace(model, load_cfg(None, ["MODEL.ADAPTATION", "cattan", "CKPT_DIR", folder]), arch)
+    found = known_source(model, load_cfg(None, ["MODEL.ADAPTATION", "cattan", "CKPT_DIR", folder]), arch)
     (path,) = (folder / "subspaces").iterdir()
     assert path.name.startswith("torchvision_resnet18-") and str(path) in caplog.text
     assert torch.equal(found.basis, Subspace.load(path).basis) and found.count == 20
@@ -62,9 +62,9 @@ def test_another_network_does_not(fitted, caplog):
     other = resnet18(num_classes=10).eval()
     cfg = load_cfg(None, ["MODEL.ADAPTATION", "cattan", "CKPT_DIR", folder])
     with pytest.raises(ValueError, match="needs a source subspace"):
-        source_subspace(other, cfg, "torchvision/resnet18")
+        known_source(other, cfg, "torchvision/resnet18")
     (path,) = (folder / "subspaces").iterdir()
-    source_subspace(
+    known_source(
         other, load_cfg(None, ["MODEL.ADAPTATION", "cattan", "CATTAN.SOURCE_BASIS", path]), "torchvision/resnet18"
     )
     assert "is it the same network?" in caplog.text

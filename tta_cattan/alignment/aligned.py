@@ -76,8 +76,8 @@ class Aligned(nn.Module):
     """Features ``z`` seen through the alignment: ``((z - m_t) W_t) Phi R + r`` with a fixed readout ``R``.
 
     The readout of a layer is ``R = W_s^T, r = m_s``; that of a linear classifier ``h(z) = z H^T + b`` is
-    ``R = W_s^T H^T, r = b + m_s H^T``, so that no D x D product is ever formed. While ``enabled`` is False the features
-    go their plain way.
+    ``R = W_s^T H^T, r = b + m_s H^T``, so that no D x D product is ever formed. Before ``align``
+    and after ``clear`` the features go their plain way.
 
     It is a module, not a hook, so that ``deepcopy``, ``state_dict`` and ``load_state_dict(strict=True)`` carry the
     alignment along, whatever its dimensions.
@@ -86,7 +86,7 @@ class Aligned(nn.Module):
     def __init__(self, like: Tensor) -> None:
         """``like`` gives the device and precision of the alignment."""
         super().__init__()
-        self.enabled = False
+        self._bypassed = False
         self.register_buffer("like", like.detach().new_empty(0), persistent=False)
         self.register_parameter("phi", None)
         for name in _ALIGNMENT[1:]:
@@ -121,7 +121,6 @@ class Aligned(nn.Module):
         source_basis: Tensor,
         target_mean: Tensor | None = None,
         source_mean: Tensor | None = None,
-        enabled: bool = True,
     ) -> None:
         """Set the alignment to its closed form ``Phi* = W_t^T W_s``; ``phi`` becomes a new parameter."""
         target_basis, source_basis = target_basis.to(self.like), source_basis.to(self.like)
@@ -132,7 +131,16 @@ class Aligned(nn.Module):
         self.readout, self.offset = readout.clone(), None if offset is None else offset.clone()
         self.optimum = closed_form(target_basis, source_basis)
         self.phi = nn.Parameter(self.optimum.clone())
-        self.enabled = enabled
+
+    def clear(self) -> None:
+        """Drop the alignment."""
+        for name in _ALIGNMENT:
+            setattr(self, name, None)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether features pass through the alignment."""
+        return self.phi is not None and not self._bypassed
 
     @torch.no_grad()
     def move_target(self, target_basis: Tensor, source_basis: Tensor, target_mean: Tensor | None = None) -> None:
@@ -182,11 +190,11 @@ class Aligned(nn.Module):
     @contextmanager
     def bypassed(self) -> Iterator[None]:
         """Let the features go their plain way for a while."""
-        enabled, self.enabled = self.enabled, False
+        self._bypassed = True
         try:
             yield
         finally:
-            self.enabled = enabled
+            self._bypassed = False
 
     @torch.no_grad()
     def linear_map(self) -> tuple[Tensor, Tensor | None]:
@@ -194,14 +202,6 @@ class Aligned(nn.Module):
         if not self.enabled:
             return self.plain_map()
         return fold_alignment(self.target_basis, self.phi, self.readout, self.offset, self.target_mean)
-
-    def get_extra_state(self) -> Tensor:
-        """Carry ``enabled`` in the state dict, as a tensor so that the dict can go into any file."""
-        return torch.tensor(self.enabled)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Restore ``enabled``."""
-        self.enabled = bool(state)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         """Make room for an alignment of other dimensions than the present one before torch copies it in."""

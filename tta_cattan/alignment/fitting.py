@@ -78,10 +78,6 @@ class FeatureMoments:
         """Return the rows that are not in the sums yet: absorbed again, they give the same sums bit for bit."""
         return torch.cat(self._waiting) if self._waiting else self.mean.new_zeros(0, self.dim, dtype=torch.float32)
 
-    def few_rows(self) -> Tensor | None:
-        """Return all rows seen where they are at most half as many as their features, else None."""
-        return self.waiting() if self.count == 0 and 2 * self._n_waiting <= self.dim else None
-
     def sample_count(self) -> int:
         """Return the number of rows seen, those that are not in the sums yet included."""
         return self.count + self._n_waiting
@@ -97,14 +93,11 @@ class FeatureMoments:
         self.scatter += products
         # The mean was rounded to the rows' dtype; what is left of it is put back.
         self.scatter.addr_(rest, rest, alpha=-len(rows))
-        self._merge_means(len(rows), mean.double() + rest)
-
-    def _merge_means(self, count: int, mean: Tensor) -> None:
-        """Add what lies between the two means to the scatter (Chan's formula)."""
-        total = self.count + count
-        shift = mean - self.mean
-        self.scatter.addr_(shift, shift, alpha=self.count * count / total)
-        self.mean += shift * (count / total)
+        # Chan's formula: the scatter gets what lies between the two means.
+        total = self.count + len(rows)
+        shift = mean.double() + rest - self.mean
+        self.scatter.addr_(shift, shift, alpha=self.count * len(rows) / total)
+        self.mean += shift * (len(rows) / total)
         self.count = total
 
     def products(self, center: bool) -> Tensor:
@@ -171,7 +164,8 @@ def subspace_of_moments(
     layer: str | None = None,
 ) -> Subspace:
     """Return the ``d`` leading eigenvectors of the covariance (or second moment) of ``moments``."""
-    rows = moments.few_rows()
+    few = moments.count == 0 and 2 * moments.sample_count() <= moments.dim
+    rows = moments.waiting() if few else None
     moments.flush()
     # Centring takes one degree of freedom: n samples span n - 1 directions around their mean.
     most = min(moments.dim, moments.count - 1 if center else moments.count)

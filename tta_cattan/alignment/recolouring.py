@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -213,11 +213,14 @@ class SourceMoments:
 
     def to(self, device: torch.device | str) -> SourceMoments:
         """Return a copy on ``device``."""
-        mean = {name: value.to(device) for name, value in self.mean.items()}
-        cov = {name: value.to(device) for name, value in self.cov.items()}
-        signature, precision = self.signature.to(device), self.precision.to(device)
-        subspace = None if self.subspace is None else self.subspace.to(device)
-        return SourceMoments(mean, cov, self.classes, signature, precision, self.count, self.provenance, subspace)
+        return replace(
+            self,
+            mean={name: value.to(device) for name, value in self.mean.items()},
+            cov={name: value.to(device) for name, value in self.cov.items()},
+            signature=self.signature.to(device),
+            precision=self.precision.to(device),
+            subspace=None if self.subspace is None else self.subspace.to(device),
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all numbers, by name."""

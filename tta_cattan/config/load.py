@@ -237,7 +237,14 @@ def key_names(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def to_dict(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``cfg`` as plain dictionaries and lists that share nothing with it."""
-    return {key: _plain(value) for key, value in cfg.items()}
+    return {
+        key: to_dict(value)
+        if isinstance(value, Mapping)
+        else list(value)
+        if isinstance(value, (list, tuple))
+        else value
+        for key, value in cfg.items()
+    }
 
 
 def dump_yaml(cfg: Mapping[str, Any]) -> str:
@@ -269,10 +276,3 @@ def _likeness(key: str, name: str) -> tuple[float, float]:
 def _ratio(a: str, b: str) -> float:
     """Return the similarity of two names, whatever their case."""
     return SequenceMatcher(None, a.lower(), b.lower()).ratio()
-
-
-def _plain(value: Any) -> Any:
-    """Return ``value`` with nodes as dictionaries and sequences as lists."""
-    if isinstance(value, Mapping):
-        return to_dict(value)
-    return list(value) if isinstance(value, (list, tuple)) else value

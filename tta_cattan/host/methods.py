@@ -141,80 +141,56 @@ def build(
 
     ``source_batches`` yields the host's source images if it has them; it is called only for ``SOURCE_BASIS: auto``.
     """
-    method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
-    source: Subspace | SourceMoments | None = None
-    if method.needs_source_subspace(cfg):
-        if issubclass(method, CATTAnForward):
-            source = source_moments(model, cfg, arch, source_batches)
-        else:
-            source = source_subspace(model, cfg, arch, num_classes, source_batches)
+    needs_source = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION).needs_source_subspace(cfg)
+    source = known_source(model, cfg, arch, num_classes, source_batches) if needs_source else None
     return setup_model(model, cfg, num_classes, source)
 
 
-def source_moments(
-    model: nn.Module, cfg: CfgNode, arch: str, source_batches: SourceBatches | None = None
-) -> SourceMoments:
-    """Return the moments that ``SOURCE_MOMENTS`` names: a file's, or those of ``source_batches``, taken and kept."""
-    method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
-    choice, channels, layer = (method.value_in(cfg, name) for name in ("source_moments", "channels", "layer"))
-    weights = sha256_weights(model)
-    path = moments_path(cfg.CKPT_DIR, arch, weights, channels, layer) if choice == "auto" else choice
-    if choice != "auto" or path.is_file():
-        return _load(SourceMoments, path, weights)
-    if source_batches is None:
-        raise UserError(
-            f"{CATTAnForward.title} needs the source's moments: {path} is missing and this host has no loader of "
-            f"source data. Set {CATTAnForward.node}.SOURCE_MOMENTS to a file that `tta-cattan fit-source` wrote, or to "
-            "'none' (no source data)"
-        )
-    provenance = {"weights_sha256": weights, "model": arch, "data": "source loader of the host"}
-    logger.info("taking the source's moments from the host's source data (kept in %s)", path)
-    moments = fit_source_moments(model, source_batches(), channels, provenance, layer)
-    moments.save(path)
-    return moments
-
-
-def source_subspace(
+def known_source(
     model: nn.Module,
     cfg: CfgNode,
     arch: str,
     num_classes: int | None = None,
     source_batches: SourceBatches | None = None,
-) -> Subspace | None:
-    """Return the subspace that the method's ``SOURCE_BASIS`` names; None stands for "classifier".
+) -> Subspace | SourceMoments:
+    """Return what the method's ``SOURCE_BASIS`` or ``SOURCE_MOMENTS`` names.
 
-    ``auto`` is the file for these weights in CKPT_DIR, whatever the host calls their architecture; without one, the
-    subspace is fitted to ``source_batches`` and kept.
+    ``auto`` is the file for these weights in CKPT_DIR, a subspace's whatever the host calls their architecture; without
+    one it is fitted to ``source_batches`` and kept.
     """
-    method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
-    choice, layer = method.value_in(cfg, "source_basis"), method.value_in(cfg, "layer")
-    centered = method.value_in(cfg, "centering") != "none"
-    if choice == "classifier":
-        return None
-    weights = sha256_weights(model)
-    path = subspace_path(cfg.CKPT_DIR, arch, weights, centered, layer)
-    if choice == "auto" and not path.is_file():
-        choice = next(iter(find_subspaces(cfg.CKPT_DIR, centered, layer, weights=weights)), None)
-    if choice is not None:
-        return _load(Subspace, path if choice == "auto" else choice, weights)
+    method: Any = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
+    forward, layer, weights = issubclass(method, CATTAnForward), method.value_in(cfg, "layer"), sha256_weights(model)
+    kind, key = (SourceMoments, "source_moments") if forward else (Subspace, "source_basis")
+    choice = method.value_in(cfg, key)
+    if choice != "auto":
+        return _load(kind, choice, weights)
+    if forward:
+        path = moments_path(cfg.CKPT_DIR, arch, weights, method.value_in(cfg, "channels"), layer)
+    else:
+        centered = method.value_in(cfg, "centering") != "none"
+        path = subspace_path(cfg.CKPT_DIR, arch, weights, centered, layer)
+        if not path.is_file():
+            path = next(iter(find_subspaces(cfg.CKPT_DIR, centered, layer, weights=weights)), path)
+    if path.is_file():
+        return _load(kind, path, weights)
     if source_batches is None:
+        what, without = ("the source's moments", "none") if forward else ("a source subspace", "classifier")
         raise UserError(
-            f"{method.title} needs a source subspace: {path} is missing and this host has no loader of source data. "
-            f"Set {method.node}.SOURCE_BASIS to a file that `tta-cattan fit-source` wrote, or to 'classifier' (no "
-            "source data)"
+            f"{method.title} needs {what}: {path} is missing and this host has no loader of source data. Set "
+            f"{method.place_of(key)} to a file that `tta-cattan fit-source` wrote, or to {without!r} (no source data)"
         )
-    classifier = "" if layer else find_classifier(model, cfg.MODEL.CLASSIFIER, num_classes)
-    device = next(model.parameters()).device
-    logger.info("fitting the source subspace to the host's source data (kept in %s)", path)
-    subspace = fit_subspace(
-        iterate_features(model, classifier, (x.to(device) for x in source_batches()), layer),
-        center=centered,
-        provenance={"weights_sha256": weights, "model": arch, "data": "source loader of the host"},
-        layer=layer,
-    )
-    subspace.save(path)
-    logger.info("source subspace: %d directions of %d samples", subspace.d, subspace.count)
-    return subspace
+    logger.info("learning the source from the host's source data (kept in %s)", path)
+    provenance = {"weights_sha256": weights, "model": arch, "data": "source loader of the host"}
+    if forward:
+        found = fit_source_moments(model, source_batches(), method.value_in(cfg, "channels"), provenance, layer)
+    else:
+        classifier = "" if layer else find_classifier(model, cfg.MODEL.CLASSIFIER, num_classes)
+        device = next(model.parameters()).device
+        features = iterate_features(model, classifier, (x.to(device) for x in source_batches()), layer)
+        found = fit_subspace(features, center=centered, provenance=provenance, layer=layer)
+    found.save(path)
+    logger.info("source: %s", found)
+    return found
 
 
 def _load(kind: type[Fitted], path: Any, weights: str) -> Fitted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from tta_cattan.alignment import SourceMoments, Subspace
 
 
-logger = logging.getLogger(__name__)
-
-
 def setup_model(
     model: nn.Module,
     cfg: CfgNode,
@@ -44,24 +40,16 @@ def setup_model(
     ``num_classes`` helps to find the classifier of a model with several linear layers; ``source_subspace`` is for
     CATTAn (otherwise ``CATTAN.SOURCE_BASIS`` says where to find it), or the source's moments for CATTAn-F.
     """
-    method = ADAPTATION_REGISTRY.get(_adaptation_of(cfg))
-    adapted = method.from_cfg(model, cfg, num_classes=num_classes, source_subspace=source_subspace)
-    _, names = adapted.collect_params()
-    logger.debug("parameters for adaptation: %s", names)
-    return adapted
-
-
-def method_title(name: str) -> str:
-    """Return a method's name as papers write it; a name that is not registered is its own title."""
-    return (ADAPTATION_REGISTRY.get(name).title if name in ADAPTATION_REGISTRY else "") or name
-
-
-def _adaptation_of(cfg: CfgNode) -> str:
-    """Return the name of the method in a config."""
     try:
-        return cfg.MODEL.ADAPTATION
+        name = cfg.MODEL.ADAPTATION
     except AttributeError as error:
         raise UserError(
             f"cfg is a {type(cfg).__name__} without MODEL.ADAPTATION: give a config, such as "
             "load_cfg(file, ['MODEL.ADAPTATION', 'cattan'])"
         ) from error
+    return ADAPTATION_REGISTRY.get(name).from_cfg(model, cfg, num_classes, source_subspace)
+
+
+def method_title(name: str) -> str:
+    """Return a method's name as papers write it; a name that is not registered is its own title."""
+    return (ADAPTATION_REGISTRY.get(name).title if name in ADAPTATION_REGISTRY else "") or name

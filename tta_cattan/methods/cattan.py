@@ -189,12 +189,10 @@ class CATTAn(AdaptationMethod):
 
     def begin_target(self, known: Subspace | None = None) -> None:
         """Start from ``Phi*`` of the subspace that ``prepare`` fitted, or, without one, as the plain source model."""
-        if known is not None:
-            self._align(known)
+        if known is None:
+            self.aligned.clear()
         else:
-            # Only a placeholder of Phi: where d is open, one direction is enough until the rule has chosen.
-            source = self._source_basis(self.d or 1)
-            self.aligned.align(source, source, enabled=False)
+            self._align(known)
         super().begin_target(known)
 
     def begin_updates(self) -> None:
@@ -265,9 +263,10 @@ class CATTAn(AdaptationMethod):
 
     def describe(self) -> dict[str, Any]:
         """Add the dimensions of the alignment, the origin of the source basis and what the rule of d compares."""
-        d_target, d_source = self.aligned.optimum.shape
-        basis = "data" if self.source.count else "classifier"
-        facts = {**super().describe(), "d_target": d_target, "d_source": d_source, "source_basis": basis}
+        facts = super().describe()
+        if self.aligned.enabled:
+            facts["d_target"], facts["d_source"] = self.aligned.optimum.shape
+        facts["source_basis"] = "data" if self.source.count else "classifier"
         if self.target.known is not None:
             subspace = self.target.known
             facts["dimension"] = stability_curve(

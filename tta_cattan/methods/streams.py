@@ -24,7 +24,6 @@ class _Parked:
     """A stream that the network does not have at present."""
 
     tensors: list[tuple[dict[str, Any], str, Tensor | None]]  # table of a module, name, value
-    extras: list[tuple[nn.Module, Any]]  # what a module keeps beside its tensors
     attributes: dict[str, Any]
 
     @classmethod
@@ -32,7 +31,6 @@ class _Parked:
         """Take what the present stream owns."""
         return cls(
             [(table, name, table[name]) for table, name in _slots(method)],
-            [(module, module.get_extra_state()) for module in _with_extras(method)],
             {name: getattr(method, name) for name in _ATTRIBUTES},
         )
 
@@ -40,8 +38,6 @@ class _Parked:
         """Let the network have the stream again."""
         for table, name, value in self.tensors:
             table[name] = value
-        for module, state in self.extras:
-            module.set_extra_state(state)
         for name, value in self.attributes.items():
             setattr(method, name, value)
 
@@ -103,14 +99,10 @@ def _slots(method: AdaptationMethod) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the places of the parameters that adapt, and of all buffers."""
     for module in method.modules():
         for name, param in module._parameters.items():
-            if param is not None and param.requires_grad:
+            if param is None or param.requires_grad:
                 yield module._parameters, name
         for name in module._buffers:
             yield module._buffers, name
-
-
-def _with_extras(method: AdaptationMethod) -> list[nn.Module]:
-    return [m for m in method.model.modules() if type(m).get_extra_state is not nn.Module.get_extra_state]
 
 
 def _begin(method: AdaptationMethod) -> None:
