@@ -83,9 +83,10 @@ class Aligned(nn.Module):
     alignment along, whatever its dimensions.
     """
 
-    def __init__(self, like: Tensor) -> None:
-        """``like`` gives the device and precision of the alignment."""
+    def __init__(self, in_features: int, like: Tensor) -> None:
+        """``in_features`` is D; ``like`` gives the device and precision of the alignment."""
         super().__init__()
+        self.in_features = in_features
         self._bypassed = False
         self.register_buffer("like", like.detach().new_empty(0), persistent=False)
         self.register_parameter("phi", None)
@@ -225,15 +226,10 @@ class AlignedHead(Aligned):
 
     def __init__(self, linear: nn.Linear) -> None:
         weight, bias = effective_linear(linear)
-        super().__init__(weight)
+        super().__init__(weight.shape[1], weight)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self._linear = [frozen_copy(linear)]  # no part of the network any more, but what a fold is a copy of
-
-    @property
-    def in_features(self) -> int:
-        """D, the number of features."""
-        return self.weight.shape[1]
 
     def plain(self, features: Tensor) -> Tensor:
         """Return the source classifier's logits."""
@@ -261,20 +257,14 @@ class AlignedLayer(Aligned):
     """
 
     def __init__(self, inner: nn.Module, dim: int, like: Tensor) -> None:
-        super().__init__(like)
+        super().__init__(dim, like)
         self.inner = inner
-        self.dim = dim
         self._place = -1
-
-    @property
-    def in_features(self) -> int:
-        """D, the number of features."""
-        return self.dim
 
     def features(self, x: Tensor) -> Tensor:
         """Return the layer's output with its channels in the last place."""
         z = self.inner(x)
-        self._place = channel_place(z, self.dim)
+        self._place = channel_place(z, self.in_features)
         return z.movedim(self._place, -1)
 
     def restored(self, aligned: Tensor) -> Tensor:
@@ -291,4 +281,4 @@ class AlignedLayer(Aligned):
 
     def plain_map(self) -> tuple[Tensor, Tensor | None]:
         """Return the identity."""
-        return torch.eye(self.dim, dtype=self.like.dtype, device=self.like.device), None
+        return torch.eye(self.in_features, dtype=self.like.dtype, device=self.like.device), None

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from tta_cattan import __version__
 from tta_cattan.alignment.subspace import Subspace, float64_device, sha256_weights
 from tta_cattan.network.layers import find_classifier, iterate_features
-from tta_cattan.network.normalization import require_module
 from tta_cattan.network.ownership import require_plain
 from tta_cattan.util.batches import ReadBatches
 from tta_cattan.util.errors import UserError
@@ -241,7 +240,6 @@ def from_loader(fit: Callable[..., Fitted]) -> Callable[..., Fitted]:
 
     @functools.wraps(fit)
     def fitted(model: nn.Module, loader: Iterable[Any], *args: Any, **options: Any) -> Fitted:
-        require_module(model)
         require_plain(model)
         modes = {module: module.training for module in model.modules()}
         try:

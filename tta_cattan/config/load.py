@@ -92,7 +92,7 @@ def _read(path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for base in _bases(mapping.pop(_BASE, []), path):
         values.update(_read(base, (*chain, path)))
-    values.update(_flatten(mapping, get_defaults(), path))
+    values.update(_flatten(mapping, path))
     return values
 
 
@@ -129,19 +129,17 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     return content
 
 
-def _flatten(mapping: Mapping[Any, Any], node: CfgNode, path: Path, prefix: str = "") -> dict[str, Any]:
-    """Return the values of ``mapping`` by dotted key, each in the type of its default in ``node``."""
+def _flatten(mapping: Mapping[Any, Any], path: Path, prefix: str = "") -> dict[str, Any]:
+    """Return the values of a file's ``mapping`` by dotted key, each in the type of its default."""
     values: dict[str, Any] = {}
     for name, value in mapping.items():
         key = f"{prefix}{name}"
-        if name not in node:
+        if "." in str(name):
             raise _unknown(key, path)
-        if not isinstance(node[name], CfgNode):
+        if _keys_in(key) and isinstance(value, dict):
+            values.update(_flatten(value, path, f"{key}."))
+        elif value is not None or not _keys_in(key):  # a node whose keys are all commented out is None
             values[key] = _accepted(key, value, Source.FILE, path)
-        elif isinstance(value, dict):
-            values.update(_flatten(value, node[name], path, f"{key}."))
-        elif value is not None:  # a node whose keys are all commented out is None
-            raise _not_a_value(key, value, node[name], path)
     return values
 
 
@@ -150,26 +148,25 @@ def _read_overrides(overrides: Sequence[Any]) -> dict[str, Any]:
     where = "overrides"
     if isinstance(overrides, str) or len(overrides) % 2:
         raise UserError(f"{where}: {overrides!r} must be pairs KEY VALUE: a key or a value is missing")
-    values: dict[str, Any] = {}
-    defaults = get_defaults()
-    for key, value in zip(overrides[::2], overrides[1::2], strict=True):
-        node: Any = defaults
-        for part in str(key).split("."):
-            if not isinstance(node, CfgNode) or part not in node:
-                raise _unknown(str(key), where)
-            node = node[part]
-        if isinstance(node, CfgNode):
-            raise _not_a_value(key, value, node, where)
-        values[key] = _accepted(key, value, Source.OVERRIDE, where)
-    return values
+    pairs = zip(map(str, overrides[::2]), overrides[1::2], strict=True)
+    return {key: _accepted(key, value, Source.OVERRIDE, where) for key, value in pairs}
 
 
 def _accepted(key: str, value: Any, source: Source, where: Path | str) -> Any:
     """Return ``value`` in the key's type, checked; the error says where the value stands."""
+    if group := _keys_in(key):
+        raise UserError(f"{where}: {key} = {value!r}: is a group of keys, set one of {', '.join(group)}")
+    if key not in declared_keys():
+        raise _unknown(key, where)
     try:
         return declared_keys()[key].accept(key, value, source)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def _keys_in(node: str) -> list[str]:
+    """Return the keys of a node, none where there is no such node."""
+    return [key for key in declared_keys() if key.startswith(f"{node}.")]
 
 
 def _unknown(key: str, where: Path | str) -> UserError:
@@ -179,13 +176,6 @@ def _unknown(key: str, where: Path | str) -> UserError:
         node, _, name = key.rpartition(".")
         return UserError(f"{where}: {key!r} is two keys in YAML: write {node}: {{{name}: ...}}")
     return UserError(f"{where}: unknown key {key!r}.{suggestion(key, names)}")
-
-
-def _not_a_value(key: str, value: Any, node: CfgNode, where: Path | str) -> UserError:
-    """Return the error for a value that is given to a node."""
-    return UserError(
-        f"{where}: {key} = {value!r}: is a group of keys, set one of {', '.join(key_names(node, f'{key}.'))}"
-    )
 
 
 def find_config(path: str | os.PathLike[str]) -> Path:

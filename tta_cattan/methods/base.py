@@ -24,12 +24,10 @@ from tta_cattan.network.normalization import (
     affine_parameters,
     blending,
     noting,
-    require_affine,
-    require_module,
     statistics_layers,
     use_statistics,
 )
-from tta_cattan.network.ownership import mark_wrapped, plain_copy, require_plain, require_precision
+from tta_cattan.network.ownership import mark_wrapped, plain_copy, require_adaptable, require_plain
 from tta_cattan.util.batches import require_batch
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import Keyed, above, at_least, key, one_of, within
@@ -156,11 +154,9 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
 
     def inspect(self, model: nn.Module) -> None:
         """Look for what the method needs in ``model``, refuse what lacks it, and change nothing."""
-        require_module(model)
         require_plain(model)
         if self.adapts:
-            require_affine(model, type(self).__name__)
-            require_precision(model, type(self).__name__)
+            require_adaptable(model, type(self).__name__)
         if self.classes:
             try:
                 self.classifier = find_classifier(model, self.classifier, self.num_classes)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from tta_cattan.network.layers import hooked
-from tta_cattan.util.errors import UserError
 from tta_cattan.util.state import stateful
 
 STATISTICS = ("batch", "source", "running", "blend")
@@ -32,38 +31,15 @@ def is_normalization(module: nn.Module) -> bool:
     return weight is not None and weight.ndim == 1 and "norm" in type(module).__name__.lower()
 
 
-def normalization_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield (name, module) of every normalisation layer."""
-    return ((name, module) for name, module in model.named_modules() if is_normalization(module))
-
-
 def affine_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[str]]:
     """Return the scale and shift parameters of the normalisation layers, and their names."""
-    params, names = [], []
-    for layer_name, layer in normalization_layers(model):
-        for kind in ("weight", "bias"):  # weight is scale, bias is shift
+    named: dict[str, nn.Parameter] = {}
+    for name, layer in model.named_modules():
+        for kind in ("weight", "bias") if is_normalization(layer) else ():  # weight is scale, bias is shift
             param = layer._parameters.get(kind)
             if param is not None:
-                params.append(param)
-                names.append(f"{layer_name}.{kind}" if layer_name else kind)
-    return params, names
-
-
-def require_module(model: object) -> None:
-    """Raise for what is not a model that was built."""
-    if not isinstance(model, nn.Module):
-        kind = "a class" if isinstance(model, type) else f"a {type(model).__name__}"
-        raise UserError(f"model = {str(model)[:60]!r} is {kind}: give a torch.nn.Module with its weights loaded")
-
-
-def require_affine(model: nn.Module, method: str) -> None:
-    """Raise for a model with nothing that ``method`` could adapt."""
-    require_module(model)
-    if not affine_parameters(model)[0]:
-        raise UserError(
-            f"{type(model).__name__} has no normalisation layer with affine parameters, and {method} adapts nothing "
-            "else: use a model with BatchNorm, LayerNorm, GroupNorm or InstanceNorm, or MODEL.ADAPTATION source"
-        )
+                named[f"{name}.{kind}" if name else kind] = param
+    return list(named.values()), list(named)
 
 
 def statistics_layers(model: nn.Module) -> list[_NormBase]:

@@ -20,9 +20,12 @@ def mark_wrapped(model: nn.Module, by: str) -> None:
     _WRAPPED.update(dict.fromkeys(model.modules(), by))
 
 
-def require_plain(model: nn.Module) -> None:
-    """Refuse a network that is wrapped already, compiled or replicated, or whose tensors can take no gradients."""
+def require_plain(model: object) -> None:
+    """Refuse what is no network, or one that is wrapped, compiled or replicated, or can take no gradients."""
     name = type(model).__name__
+    if not isinstance(model, nn.Module):
+        kind = "a class" if isinstance(model, type) else f"a {name}"
+        raise UserError(f"model = {str(model)[:60]!r} is {kind}: give a torch.nn.Module with its weights loaded")
     by = next((_WRAPPED[module] for module in model.modules() if module in _WRAPPED), None)
     if by is not None or hasattr(model, "forward_and_adapt"):
         raise UserError(
@@ -43,8 +46,13 @@ def require_plain(model: nn.Module) -> None:
         )
 
 
-def require_precision(model: nn.Module, method: str) -> None:
-    """Refuse to adapt a network in half precision, in which an update of 1e-3 is lost or its square underflows."""
+def require_adaptable(model: nn.Module, method: str) -> None:
+    """Refuse a network without affines, or in half precision, in which an update of 1e-3 is lost or underflows."""
+    if not affine_parameters(model)[0]:
+        raise UserError(
+            f"{type(model).__name__} has no normalisation layer with affine parameters, and {method} adapts nothing "
+            "else: use a model with BatchNorm, LayerNorm, GroupNorm or InstanceNorm, or MODEL.ADAPTATION source"
+        )
     for name, param in model.named_parameters():
         if param.dtype in _HALF:
             raise UserError(
