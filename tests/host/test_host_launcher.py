@@ -61,7 +61,7 @@ def test_command_prints_one_line_for_a_mistake(host):
     command = [sys.executable, "-m", "tta_cattan.host", "--cpu", "cifar10c.py", "--cfg", "cfgs/tent.yaml"]
     command += ["MODEL.ADAPTATION", "cattan"]
     environment = {**os.environ, "PYTHONPATH": str(Path(tta_cattan.__file__).parents[1])}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert "tta-cattan: TENT in " in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: CATTAn needs a source subspace")

@@ -48,7 +48,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_the_file_of_a_killed_process_goes_with_the_next_write(tmp_path):
-    assert start(DIES, tmp_path / "a.txt").wait(60) == -9
+    assert start(DIES, tmp_path / "a.txt").wait(300) == -9
     (left,) = names(tmp_path)
     assert left.startswith(".a.txt.") and left.endswith(".tmp")
     write_text(tmp_path / "b.txt", "whole")
@@ -67,7 +67,7 @@ def test_the_file_of_a_living_process_stays(tmp_path):
 
 def test_files_of_others_stay(tmp_path):
     dead = start("", tmp_path)
-    dead.wait(60)
+    dead.wait(300)
     foreign = [".notes.tmp", f".a.txt.00000000-{dead.pid}-abc.tmp", f".a.{files._system()}-x-abc.tmp", "plain.tmp"]
     for name in foreign:
         (tmp_path / name).touch()

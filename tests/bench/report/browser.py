@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-_PATIENCE = 60_000  # milliseconds until it gives up, on a machine that is busy with something else
+_PATIENCE = 240_000  # milliseconds until it gives up, on a machine that is busy with something else
 
 
 def main(page: str, width: str, theme: str, screenshot: str = "", height: str = "900") -> None:

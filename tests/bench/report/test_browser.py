@@ -36,7 +36,7 @@ def browse(page: Path, width: int, theme: str = "light", **expressions: str) -> 
         input=json.dumps(expressions),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     if done.returncode and "ImportError" in done.stderr:
         pytest.skip(f"the browser lacks a library of the system: {done.stderr.strip().splitlines()[-1]}")
