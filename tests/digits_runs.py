@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tta_cattan.bench.results.store import Record
-from tta_cattan.bench.run.cost import COST_METRICS
+from tta_cattan.bench.run.cell import COST_METRICS
 
 TINY = {
     "CORRUPTION.NUM_EX": "64",

@@ -208,9 +208,6 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "extract-features, an unknown domain": (
         words("extract-features", "--cfg", CFG, "--out", "P/o", "--domains", "fog9"), ["--domains has 'fog9'"],
     ),
-    "extract-features, a foreign type": (
-        words("extract-features", "--cfg", CFG, "--out", "P/o", "--dtype", "int8"), ["--dtype", "'int8'"],
-    ),
     "results where a file is": (run(SAVE_DIR=lambda p: bad.text(p / "file", "x")), ["file", "choose another folder"]),
     "models where a file is": (run(CKPT_DIR=lambda p: bad.text(p / "file", "x")), ["file"]),
     "a device that is not there": (run(DEVICE="cuda:77"), ["DEVICE = 'cuda:77' cannot be used here", "'cpu'"]),

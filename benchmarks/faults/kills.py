@@ -57,7 +57,7 @@ def compare(folder: Path) -> list[str]:
 
 def cells(folder: Path) -> dict[str, Any]:
     """Return every cell's metrics but for times; a cell that is there twice is an error."""
-    from tta_cattan.bench.run.cost import COST_METRICS
+    from tta_cattan.bench.run.cell import COST_METRICS
 
     found: dict[str, Any] = {}
     for line in next((folder / "save").glob("*/results.jsonl")).read_bytes().split(b"\n"):

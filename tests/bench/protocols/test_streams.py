@@ -18,7 +18,7 @@ from tta_cattan.bench.data.stream_plan import StreamSetting, plan_stream, sequen
 from tta_cattan.bench.protocols import accuracy_without_updates, run_stream
 from tta_cattan.bench.protocols import stream as stream_module
 from tta_cattan.bench.protocols.stream import StreamEvaluation, window_counts
-from tta_cattan.bench.run.cost import relative_cost
+from tta_cattan.bench.run.cell import relative_cost
 from tta_cattan.monitor import Monitor
 
 CPU = torch.device("cpu")

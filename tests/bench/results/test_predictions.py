@@ -8,7 +8,7 @@ from digits_runs import compare, run_folder
 from safetensors.numpy import save_file
 
 from tta_cattan.bench.results.store import Cell, Record, ResultsStore, predictions_path, read_predictions
-from tta_cattan.bench.run.cost import COST_METRICS
+from tta_cattan.bench.run.cell import COST_METRICS
 from tta_cattan.cli.main import main
 from tta_cattan.util.errors import UserError
 

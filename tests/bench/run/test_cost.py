@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tta_cattan.bench.run.cost import COST_METRICS, Meter
+from tta_cattan.bench.run.cell import COST_METRICS, Meter
 
 CPU = torch.device("cpu")
 BYTES = 200_000_000
@@ -39,7 +39,7 @@ def test_memory_that_is_kept_for_speed_is_not_counted_again():
     code = f"""
 import numpy as np, torch
 from tta_cattan.util.memory import keep_freed_memory
-from tta_cattan.bench.run.cost import Meter
+from tta_cattan.bench.run.cell import Meter
 keep_freed_memory()
 first = Meter(torch.device("cpu"))
 np.ones({BYTES} // 8)

@@ -6,7 +6,7 @@ import torch
 from small_networks import build, images, network
 from torch import nn
 
-from tta_cattan.bench.run.cost import stored_bytes, tent_bytes
+from tta_cattan.bench.run.cell import stored_bytes, tent_bytes
 from tta_cattan.methods import Tent
 from tta_cattan.methods.source import Source
 

@@ -12,7 +12,7 @@ from tta_cattan.bench.data import BENCHMARK_REGISTRY
 from tta_cattan.bench.results.store import Cell, ResultsStore
 from tta_cattan.bench.run import cell as cell_module
 from tta_cattan.bench.run import runner
-from tta_cattan.bench.run.cost import COST_METRICS
+from tta_cattan.bench.run.cell import COST_METRICS
 from tta_cattan.bench.run.dry_run import dry_run
 from tta_cattan.bench.run.plan import Job, Row, plan_rows
 from tta_cattan.bench.run.setting import Setting, check_rows, prepare_settings

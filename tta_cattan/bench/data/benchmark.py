@@ -5,20 +5,18 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
+from yacs.config import CfgNode
 
 from tta_cattan.bench import Domain
 from tta_cattan.bench.data.datasets import balanced, count_per_class
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.registry import Registry
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 
 class Benchmark(ABC):

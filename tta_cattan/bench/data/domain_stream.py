@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
+from yacs.config import CfgNode
 
 from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import Benchmark
@@ -19,9 +19,6 @@ from tta_cattan.bench.data.stream import Batch, BatchedDataset, Stream
 from tta_cattan.bench.data.stream_plan import Segment, StreamPlan, StreamSetting, plan_stream, sequence_of
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_text
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 Opener = Callable[[Domain], Dataset]
 

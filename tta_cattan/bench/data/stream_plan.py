@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from yacs.config import CfgNode
 
 from tta_cattan.bench import Domain
 from tta_cattan.config import setting_name
 from tta_cattan.util.errors import UserError
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 Indices: TypeAlias = NDArray[np.int64]
 

@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
+from yacs.config import CfgNode
 
 from tta_cattan.bench.models.checkpoints import load_weights
 from tta_cattan.bench.models.networks import (
@@ -34,9 +35,6 @@ from tta_cattan.util.errors import UserError, first_line, nearest
 from tta_cattan.util.files import sha256_tensors
 from tta_cattan.util.registry import Registry
 from tta_cattan.util.upstream import import_robustbench, import_torchvision
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from yacs.config import CfgNode
 
 from tta_cattan.bench.data import benchmark_of
 from tta_cattan.bench.paper.present import Presentation, present_dimension, present_sweep, present_table
@@ -19,9 +21,6 @@ from tta_cattan.bench.run.setting import is_defined
 from tta_cattan.config import find_config, leaves, load_cfg, method_keys, shared_keys
 from tta_cattan.methods import method_title
 from tta_cattan.util.errors import UserError
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 _DATA = ("data", "model", "weights", "selection")  # roles of the keys that decide the data and the source model
 _PRESENT: Mapping[str, Callable[[Study, Gathered, bool], Presentation]] = {

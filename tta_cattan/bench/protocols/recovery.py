@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, Subset
+from yacs.config import CfgNode
 
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.stream import Stream
@@ -24,9 +25,6 @@ from tta_cattan.bench.results.store import Record
 from tta_cattan.methods.base import AdaptationMethod
 from tta_cattan.metrics import auroc
 from tta_cattan.util.errors import UserError, chosen
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 FALLBACKS = ("bypass", "source")
 # The first hypothesis; the same without its alignment or input transformation; the unadapted source model.

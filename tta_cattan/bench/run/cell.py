@@ -1,31 +1,45 @@
-"""Computing one cell, and all of them one after the other."""
+"""Computing one cell, with what it costs, and all of them one after the other."""
 
 from __future__ import annotations
 
+import copy
+import re
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from tta_cattan.bench.data import Stream, stream_of
 from tta_cattan.bench.protocols import accuracy_without_updates, run_offline, run_online, run_recovery, run_stream
 from tta_cattan.bench.protocols.stream import WINDOW
 from tta_cattan.bench.results.store import Cell, Record
-from tta_cattan.bench.run.cost import Meter, relative_cost, stored_bytes
 from tta_cattan.bench.run.plan import Job, is_stream
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.host.checkout import HostError
-from tta_cattan.methods import AdaptationMethod, setup_model
+from tta_cattan.methods import AdaptationMethod, Source, Tent, setup_model
+from tta_cattan.methods.safety import Safety
 from tta_cattan.monitor import EVENTS, Monitor
+from tta_cattan.network.normalization import StreamStatistics, affine_parameters
 from tta_cattan.network.ownership import copy_for_adaptation, own_free_parameters
 from tta_cattan.util.errors import UserError, raise_if_interrupted
-from tta_cattan.util.memory import keep_freed_memory
+from tta_cattan.util.memory import give_back_freed_memory, keep_freed_memory
 from tta_cattan.util.progress import progress
 from tta_cattan.util.registry import load_plugins
 
 _CLEAN = 1000  # samples without shift that a monitor is fitted to
+# Metrics that differ from one computation of a cell to the next.
+COST_METRICS = ("seconds", "images_per_second", "peak_memory")
+_PROC = Path("/proc/self")
+# What every method has, TENT too, and what is no part of the state that it adapts.
+_COMMON = (torch.optim.Optimizer, Safety, type)
 
 
 class Fault(NamedTuple):
@@ -87,7 +101,7 @@ def _record(job: Job, setting: Setting) -> Record:
         with progress(None, len(stream), name) as bar:
             evaluation = run_online(method, stream, bar.update)
     metrics = {**evaluation.metrics(), **meter.metrics(len(dataset))}
-    metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
+    metrics["extra_bytes"] = stored_bytes(method) - tent_bytes(setting.loaded.model)
     info = {**method.describe(), **evaluation.facts()}
     return Record(cell, job.fingerprint, metrics, info, evaluation.predictions())
 
@@ -104,7 +118,7 @@ def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMe
             every = relative_cost(method, setting.loaded.model, next(stream.batches())[1].inputs)
         evaluation = run_stream(method, stream, job.checkpoint, bar.update, every, monitor)
         metrics = {**evaluation.metrics(), **meter.metrics(len(stream.plan), evaluation.earlier_seconds)}
-        metrics["extra_bytes"] = stored_bytes(method) - setting.tent_bytes
+        metrics["extra_bytes"] = stored_bytes(method) - tent_bytes(setting.loaded.model)
         info = {**method.describe(), **evaluation.facts(), "adapted_every": every}
         if clean is not None:
             after = Stream(clean, cfg.TEST.BATCH_SIZE, cell.seed, setting.device, cfg.TEST.NUM_WORKERS)
@@ -151,3 +165,93 @@ def one_by_one(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator
             if isinstance(result, Fault):
                 faulty.add(job.cell.label)
             yield result
+
+
+class Meter:
+    """A stopwatch with an eye on memory, running from its creation on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._started = time.perf_counter()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            give_back_freed_memory()
+            with suppress(OSError):  # Linux forgets the highest mark when asked to; elsewhere it is the process's
+                (_PROC / "clear_refs").write_text("5")
+
+    def metrics(self, images: int, earlier: float = 0.0) -> dict[str, float]:
+        """Return the seconds, images per second and, where the system tells it, the peak memory in bytes.
+
+        ``earlier`` is the time that was spent before an interruption.
+        """
+        seconds = earlier + time.perf_counter() - self._started
+        cost = {"seconds": seconds, "images_per_second": images / seconds}
+        peak = self._peak_memory()
+        return cost if peak is None else {**cost, "peak_memory": peak}
+
+    def _peak_memory(self) -> int | None:
+        """Return the most bytes in use: those that torch gave out on a GPU, the process's resident set elsewhere."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        with suppress(OSError):
+            found = re.search(r"VmHWM:\s*(\d+) kB", (_PROC / "status").read_text(encoding="ascii"))
+            if found:
+                return int(found[1]) * 1024
+        try:
+            import resource
+        except ImportError:  # Windows
+            return None
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def stored_bytes(method: AdaptationMethod) -> int:
+    """Return the bytes of all tensors that a method holds, its model's included, its optimiser's and gradients' not.
+
+    Note: what two attributes share counts once, and what only ``fold`` reads, alike in all methods, not at all.
+    """
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(method, set())}
+    return sum(storages.values())
+
+
+@lru_cache(maxsize=4)
+def tent_bytes(model: nn.Module) -> int:
+    """Return what TENT would keep for ``model``; of a model without normalisation layers it is the model alone."""
+    kept = copy_for_adaptation(model)
+    return stored_bytes(Tent(kept) if affine_parameters(kept)[0] else Source(kept))
+
+
+def relative_cost(method: AdaptationMethod, source: nn.Module, x: Tensor) -> int:
+    """Return how many predictions of the source model one adapting forward costs, rounded up, in operations.
+
+    Note: operations, not seconds, so that the same config gives the same result on every machine. Nothing is changed.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    devices = [x.device] if x.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        with FlopCounterMode(display=False) as adapting:
+            copy.deepcopy(method)(x)
+        with FlopCounterMode(display=False) as predicting, torch.no_grad():
+            copy_for_adaptation(source).eval()(x)
+    return max(1, -(-adapting.get_total_flops() // max(1, predicting.get_total_flops())))
+
+
+def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
+    """Yield every tensor that can be reached from ``value`` through modules, containers and objects of this package."""
+    if isinstance(value, Tensor):
+        yield value
+        return
+    if id(value) in seen or isinstance(value, (*_COMMON, StreamStatistics)):
+        return
+    seen.add(id(value))
+    inside: Any = ()
+    if isinstance(value, Mapping):
+        inside = value.values()
+    elif isinstance(value, (list, tuple, set)):
+        inside = value
+    elif isinstance(value, nn.Module) or type(value).__module__.startswith("tta_cattan."):
+        inside = getattr(value, "__dict__", {}).values()
+    for part in inside:
+        yield from _tensors(part, seen)

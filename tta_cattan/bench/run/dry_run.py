@@ -7,9 +7,10 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
+from yacs.config import CfgNode
 
 from tta_cattan.alignment import fit_source_moments
 from tta_cattan.bench.data import Benchmark, Stream
@@ -22,9 +23,6 @@ from tta_cattan.bench.run.setting import check_files, check_rows, rehearse, rehe
 from tta_cattan.bench.source.subspace import forward_method
 from tta_cattan.config.declared import set_value
 from tta_cattan.methods import ADAPTATION_REGISTRY
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from yacs.config import CfgNode
 
 from tta_cattan.bench import Domain
 from tta_cattan.bench.data import benchmark_of
@@ -21,10 +23,6 @@ from tta_cattan.bench.run.setting import check_rows, is_defined
 from tta_cattan.bench.source.model import ensure_trained
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
-
 
 logger = logging.getLogger(__name__)
 

@@ -6,12 +6,13 @@ import copy
 import logging
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
+from yacs.config import CfgNode
 
 from tta_cattan.bench.data import benchmark_of
 from tta_cattan.config import leaves
@@ -22,10 +23,6 @@ from tta_cattan.methods.safety import Safety
 from tta_cattan.util.errors import UserError, first_line
 from tta_cattan.util.files import sha256_text
 from tta_cattan.util.keys import Key
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
-
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from yacs.config import CfgNode
 
 from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
@@ -28,9 +30,6 @@ from tta_cattan.config import (
 from tta_cattan.config.declared import SHARED
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.util.errors import UserError
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 _FIT = "it is fixed when a subspace is fitted; make files with `tta-cattan fit-source` and sweep CATTAN.SOURCE_BASIS"
 # What one run has one of, what has an option of its own, and what a file in CKPT_DIR would silently overrule.

@@ -8,9 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from yacs.config import CfgNode
 
 from tta_cattan.bench import Domain
 from tta_cattan.bench.data import Benchmark, stream_identity
@@ -26,9 +27,6 @@ from tta_cattan.config import dump_yaml, own_keys, to_dict
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_text, write_text
 from tta_cattan.util.progress import progress
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from yacs.config import CfgNode
 
 from tta_cattan.alignment import SourceMoments, Subspace
 from tta_cattan.bench.data import Benchmark, Stream, benchmark_of
 from tta_cattan.bench.data.domain_stream import check_stream
 from tta_cattan.bench.models.checkpoints import read_checkpoint
 from tta_cattan.bench.models.zoo import LoadedModel, check_arch, resolve_device, untrained_model
-from tta_cattan.bench.run.cost import tent_bytes
 from tta_cattan.bench.run.plan import Row, cell_fingerprint, is_stream
 from tta_cattan.bench.source.model import require_trained, source_model
 from tta_cattan.bench.source.subspace import (
@@ -32,9 +31,6 @@ from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, setup_mode
 from tta_cattan.util.errors import UserError, first_line
 from tta_cattan.util.files import sha256_tensors
 
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
-
 # What the rows of one comparison have in common, unless it is swept.
 _SHARED_ROLES = ("data", "model", "weights", "protocol", "selection", "place", "seed")
 # What the data and the source model depend on: rows of a sweep that differ in nothing else share both.
@@ -49,11 +45,6 @@ class Setting:
     loaded: LoadedModel
     device: torch.device
     subspace: Subspace | SourceMoments | None = None
-
-    @cached_property
-    def tent_bytes(self) -> int:
-        """What TENT would keep for the source model, the same for every cell."""
-        return tent_bytes(self.loaded.model)
 
     def fingerprint(self, cfg: CfgNode) -> str:
         """Return the fingerprint of everything that could change a result of ``cfg``'s method here."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
+from yacs.config import CfgNode
 
 from tta_cattan import __version__
 from tta_cattan.bench import Domain
@@ -30,9 +31,6 @@ from tta_cattan.bench.source.distributed import ALONE, Workers
 from tta_cattan.util.errors import UserError, first_line
 from tta_cattan.util.files import content_hashes, sha256_tensors, sha256_text
 from tta_cattan.util.progress import progress
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 # MAE's checkpoints hold a decoder besides the encoder.
 _DECODER = ("decoder_", "mask_token")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from tqdm import tqdm
+from yacs.config import CfgNode
 
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.datasets import split_at_random, take
@@ -32,9 +33,6 @@ from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path, sha256_file, sha256_text
 from tta_cattan.util.progress import progress
 from tta_cattan.util.state import load_state, restore_generators, save_state
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
 
