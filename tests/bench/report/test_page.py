@@ -14,6 +14,7 @@ from tta_cattan.bench.report.comparison import group_runs
 from tta_cattan.bench.report.page import write_report
 from tta_cattan.bench.report.plots import plots_of
 from tta_cattan.bench.report.reading import find_runs
+from tta_cattan.bench.report.style import MOST_ROWS
 from tta_cattan.bench.report.tables import tables_of
 from tta_cattan.bench.results.store import Cell, Record, ResultsStore
 from tta_cattan.cli.main import main
@@ -164,3 +165,11 @@ def test_a_sweep_is_drawn_against_its_key_and_cost_is_a_multiple_of_the_source_m
     assert table.heads[table.heads.index("Seconds") + 1] == "× Source" and {row[-1].text for row in table.rows} == {
         "1.0"
     }
+
+
+def test_a_large_sweep_has_no_figure_with_a_colour_per_row(tmp_path):
+    for d in range(1, MOST_ROWS + 2):
+        settings = (("CATTAN.D", d),)
+        write_run(tmp_path, {("cattan", "fog", 0): RIGHT}, stamp=f"a{d}", settings=settings)
+    (comparison,) = group_runs(find_runs([tmp_path]))
+    assert [plot.name for plot in plots_of(comparison)] == ["sweep-CATTAN.D", "cost"]

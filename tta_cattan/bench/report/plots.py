@@ -11,6 +11,7 @@ from tta_cattan.bench.report import figures
 from tta_cattan.bench.report.comparison import Comparison
 from tta_cattan.bench.report.figures import Curve
 from tta_cattan.bench.report.streams import StreamFacts, corruption_bands
+from tta_cattan.bench.report.style import MOST_ROWS
 from tta_cattan.bench.results.store import Record, row_label
 from tta_cattan.bench.results.summary import Summary
 from tta_cattan.methods import method_title
@@ -33,23 +34,19 @@ class Plot:
 
 
 def plots_of(comparison: Comparison) -> list[Plot]:
-    """Return the figures for which the comparison has numbers."""
-    found = [
-        _by_domain(comparison.summary),
-        *_over_sweeps(comparison),
-        _over_epochs(comparison),
-        _over_the_stream(comparison),
-        _over_windows(comparison),
-        _monitored(comparison),
-        _reliability(comparison),
-        _cost(comparison.summary),
-        *_dimensions(comparison),
-    ]
+    """Return the figures for which the comparison has numbers.
+
+    Note: a large sweep has more rows than there are colours; its figures with a colour per row are left out.
+    """
+    by_row = (_by_domain, _over_epochs, _over_the_stream, _over_windows, _monitored, _reliability)
+    found = [draw(comparison) for draw in by_row] if len(comparison.variants) <= MOST_ROWS else []
+    found = [*_over_sweeps(comparison), *found, _cost(comparison.summary), *_dimensions(comparison)]
     return [plot for plot in found if plot is not None]
 
 
-def _by_domain(summary: Summary) -> Plot | None:
+def _by_domain(comparison: Comparison) -> Plot | None:
     """Return bars of the accuracy on each domain."""
+    summary = comparison.summary
     found = {m: [summary.cells.get((m, domain, "accuracy")) for domain in summary.domains] for m in summary.methods}
     means = {m: [None if one is None else 100 * one.mean for one in row] for m, row in found.items()}
     stds = {m: [None if one is None or one.std is None else 100 * one.std for one in row] for m, row in found.items()}
@@ -203,10 +200,13 @@ def _cost(summary: Summary) -> Plot | None:
 
 
 def _dimensions(comparison: Comparison) -> Iterator[Plot]:
-    """Yield the dimension figure of each method that has one, for its first domain."""
+    """Yield the dimension figure of each method that has one, for its first settings and domain."""
+    seen = set()
     for number, (name, records) in enumerate(comparison.records.items()):
         found = [record for record in records if _has_dimension(record)]
-        if found:
+        method = comparison.variants[name].method
+        if found and method not in seen:
+            seen.add(method)
             first = found[0]
             chosen = {r.cell.target.label: r.info["d_target"] for r in found if r.cell.seed == first.cell.seed}
             title = f"{name}, {first.cell.target.label}"

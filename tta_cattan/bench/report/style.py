@@ -25,6 +25,7 @@ _PALETTE = (
     "#e2543f", "#d36ba6", "#a56ede", "#b5835a", "#c99a12", "#8b949e", "#3f88d8", "#2aa79b",
     "#5aa469", "#6f7fd6", "#9a8f2e", "#4fb0cf", "#c2703d", "#7d8a99",
 )  # fmt: skip
+MOST_ROWS = len(_PALETTE)  # more cannot be told apart by colour
 _LONGEST = 40
 _RC: Mapping[str, Any] = {
     "axes.axisbelow": True,
