@@ -228,6 +228,7 @@ CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     "CIFAR-10-C in [0, 1]": (cifar(np.zeros((50000, 4, 4, 3), np.float32)), ["fog.npy is float32", "must be uint8"]),
     "CIFAR-10-C of 64 x 64": (cifar(np.ones((9, 64, 64, 3), np.uint8)), ["shape (9, 64, 64, 3)", "N x 32 x 32 x 3"]),
     "CIFAR-10-C in grey": (cifar(np.ones((9, 32, 32, 1), np.uint8)), ["shape (9, 32, 32, 1)", "N x 32 x 32 x 3"]),
+    "CIFAR-10-C of one number": (cifar(np.array(7, np.uint8)), ["fog.npy is uint8 of shape ()", "N x 32 x 32 x 3"]),
     "CIFAR-10-C with too few rows": (cifar(np.ones((9, 32, 32, 3), np.uint8)), ["fog.npy has 9 rows", "severity 5"]),
     "CIFAR-10-C with a broken header": (cifar(bad.npy_header("(3, (")), ["fog.npy is not an .npy file"]),
     "CIFAR-10-C of 286 GiB": (cifar(bad.npy_header("(10**9, 307)")), ["fog.npy is not an .npy file"]),

@@ -31,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 SLICE = 120  # seconds of one property, at most, before the next has its turn
 SLOW = 10  # processor seconds that an input may take
-HANGS = 600  # seconds after which the process is killed
+HANGS = 3600  # seconds after which an input that uses no processor is given up
 MEMORY = 6 << 30  # bytes of address space; torch alone takes more than 2
 LONGEST = 4096  # bytes of an input
 INSTRUMENTED = ["tta_cattan.util", "tta_cattan.config", "tta_cattan.alignment", "tta_cattan.bench", "yaml", "zipfile"]
@@ -51,6 +51,8 @@ def properties(atheris: ModuleType | None) -> dict[str, Callable[[bytes], object
 def search(name: str, run: Callable[[bytes], object], folder: Path, seconds: float, seed: int, atheris: Any) -> None:
     """Try inputs of one property; write down what is found, and the number of executions."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    most = int(time.process_time() + seconds) + HANGS // 60
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))  # ends what never ends, however busy the machine
     corpus = folder / "corpus" / name
     pick, end, executions = random.Random(seed), time.monotonic() + seconds, 0
     if not corpus.is_dir():  # of few bytes no example can be made, and nothing is covered

@@ -107,10 +107,9 @@ class _CifarC(_Cifar):
     def _check_rows(self, domain: Domain) -> None:
         """Refuse rows that are not as many RGB images as there are labels, such as those of a severity not made."""
         path = self._made(f"{domain.name}.npy")
+        images = checked_array(str(path), open_npy(path), "uint8", (None, *_IMAGE))
         rows, n = self._rows(domain), self._count()
-        images = open_npy(path)
         name = f"{path}, severity {domain.severity}"
-        checked_array(str(path), images, "uint8", (None, *_IMAGE))
         if len(images) < rows.stop:
             raise UserError(
                 f"{path} has {len(images):,} rows: severity {domain.severity} is the {n:,} rows from "
