@@ -6,7 +6,8 @@ import logging
 import re
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import yacs.config
 from yacs.config import CfgNode
@@ -33,7 +34,6 @@ _LEFT_TO_THE_HOST = ("source", "norm", "tent")
 _RENAMED = {"shot": "shot_bn"}
 
 SourceBatches = Callable[[], "Iterable[Tensor]"]
-Fitted = TypeVar("Fitted", Subspace, SourceMoments)
 
 
 def host_keys() -> dict[str, Any]:
@@ -160,7 +160,8 @@ def known_source(
     """
     method: Any = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
     forward, layer, weights = issubclass(method, CATTAnForward), method.value_in(cfg, "layer"), sha256_weights(model)
-    kind, key = (SourceMoments, "source_moments") if forward else (Subspace, "source_basis")
+    kind: type[Subspace] | type[SourceMoments] = SourceMoments if forward else Subspace
+    key = "source_moments" if forward else "source_basis"
     choice = method.value_in(cfg, key)
     if choice != "auto":
         return _load(kind, choice, weights)
@@ -193,7 +194,7 @@ def known_source(
     return found
 
 
-def _load(kind: type[Fitted], path: Any, weights: str) -> Fitted:
+def _load(kind: type[Subspace] | type[SourceMoments], path: str | Path, weights: str) -> Subspace | SourceMoments:
     """Return the subspace or the moments in a file; warn if they were made for another model.
 
     Note: they are not refused, because a host's wrapper may add parameters of its own to the same network.
