@@ -310,6 +310,9 @@ def test_clean_digits_raise_no_alarm():
         (lambda: monitor(on_change="reset").watch(Network()), "has no reset()"),
         (lambda: monitor(without_drift="predict").watch(Network()), "has no predict()"),
         (lambda: Monitor.fit(Network(), []), "no batches were given"),
+        (lambda: Monitor.fit(Network(), [torch.zeros(8, D)]), "batches of (inputs, labels)"),
+        (lambda: Monitor.fit(Network(), [(torch.zeros(8, D), torch.zeros(8, CLASSES))]), "one class number per input"),
+        (lambda: Monitor.fit(nn.Sequential(nn.BatchNorm1d(D)), batches(100, 1)), "name a layer with layer="),
         (lambda: Monitor.fit(Network(), batches(20, 1), d=6), "at least 24"),
     ],
 )

@@ -254,7 +254,7 @@ class Tap:
         if layer:
             self.module: nn.Module = find_layer(inner, layer)
         else:
-            self.module = aligned if isinstance(aligned, AlignedHead) else inner.get_submodule(find_classifier(inner))
+            self.module = aligned if isinstance(aligned, AlignedHead) else _classifier(inner)
 
     def __call__(self, run: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits ``run(x)`` and the features (B x D): the mean over positions, and over mirror images."""
@@ -266,20 +266,37 @@ class Tap:
         return logits, rows.unflatten(0, (-1, len(logits))).mean(0) if len(rows) % len(logits) == 0 else rows
 
 
+def _classifier(model: nn.Module) -> nn.Module:
+    """Return the classifier, whose input is watched."""
+    try:
+        return model.get_submodule(find_classifier(model))
+    except UserError:
+        raise UserError(
+            f"{type(model).__name__} has no linear classifier to watch the input of: name a layer with layer="
+        ) from None
+
+
 @torch.no_grad()
 def _outputs(
     tap: Tap, run: Callable[[Tensor], Tensor], frozen: nn.Module | None, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the features and logits of all batches, the frozen network's logits (or none), and the labels."""
     found = []
-    for x, y in batches:
+    for batch in batches:
+        if not (isinstance(batch, (tuple, list)) and len(batch) == 2 and _one_label_each(*batch)):
+            raise UserError("a monitor is fitted to batches of (inputs, labels): tensors, one class number per input")
+        x, y = batch
         logits, features = tap(run, x)
         other = logits[:0] if frozen is None else frozen.eval()(x)
-        found.append((features.cpu(), logits.cpu(), other.cpu(), y.cpu()))
+        found.append((features.cpu(), logits.cpu(), other.cpu(), y.cpu().long()))
     if not found:
         raise UserError("no batches were given: a monitor is fitted to labelled data without shift")
     features, logits, others, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
     return features, logits, others, labels
+
+
+def _one_label_each(x: object, y: object) -> bool:
+    return isinstance(x, Tensor) and isinstance(y, Tensor) and not y.is_floating_point() and y.shape == x.shape[:1]
 
 
 class Watched(nn.Module):
