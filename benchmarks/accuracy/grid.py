@@ -15,7 +15,7 @@ from scipy.stats import t as student
 from tta_cattan.bench.data.corruptions import EXTRA
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.run.gather import gather
-from tta_cattan.bench.run.plan import parse_sweeps
+from tta_cattan.bench.run.plan import parse_sweeps, sweeps_of
 from tta_cattan.config import find_config
 from tta_cattan.methods import method_title
 
@@ -169,7 +169,8 @@ def _records(
     """Return the results of one method, under each combination of what is tried."""
     places = ["SAVE_DIR", out / "results", "CKPT_DIR", out / "ckpt"]
     overrides = [str(value) if isinstance(value, Path) else value for value in (*changes, *places)]
-    return gather(find_config(cfg), overrides, [method], parse_sweeps(tried), pairs=grid.pairs).records
+    sweeps = sweeps_of(method, parse_sweeps(tried))  # CATTAn's class balance is no setting of TENT's
+    return gather(find_config(cfg), overrides, [method], sweeps, pairs=grid.pairs).records
 
 
 def best_settings(records: Sequence[Record]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tta_cattan.util.errors import UserError
 TINY = Grid(
     "tiny", "Tiny", "cfgs/digits_c/cattan.yaml", [*overrides(), "CORRUPTION.TYPE", ["contrast"]], overrides(),
     (1e-4, 0.5), ("nothing", "both"), ("source", "norm", "tent", "cattan_forward"),
+    readings=("CATTAN.CLASS_BALANCE=sum,running",),  # none of TENT's
 )  # fmt: skip
 
 
