@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 # ## Your model and your data
 #
 # Any `nn.Module` that ends in a linear layer, and batches of what it is to predict. This stand-in learns four
-# kinds of stripes in a minute's fraction; the target has the same stripes with another brightness, contrast and
+# kinds of stripes in seconds; the target has the same stripes with another brightness, contrast and
 # noise. Put your checkpoint and your loader here.
 
 

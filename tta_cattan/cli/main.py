@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -41,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with interruptible() as pressed:
         try:
             return _run(argv)
+        except BrokenPipeError:  # the reader has gone, as in `tta-cattan --help | head -1`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
         except KeyboardInterrupt:
             pass
         except Exception as error:

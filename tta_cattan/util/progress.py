@@ -107,7 +107,7 @@ def progress(iterable: Iterable[T] | None, total: int | None = None, desc: str =
         file=sys.stderr,
         leave=False,
         dynamic_ncols=kind is _Bar,
-        ncols=None if kind is _Bar else 100,
+        ncols=None if kind is _Bar else 140,
         mininterval=0.1 if kind is _Bar else 1.0,
         disable=wish == "0",
     )

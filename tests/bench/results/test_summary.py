@@ -102,7 +102,7 @@ def test_expected_cells_count_even_where_nothing_was_seen():
     assert summary.missing == 4 and not summary.complete
     assert summary.methods == ("b", "a") and [d.name for d in summary.domains] == ["fog", "snow", "frost"]
     assert summary.averages == {}, "a mean over fewer domains would pass for the mean over all"
-    assert "Incomplete (cells missing: 4)" in summary.to_text()
+    assert "Incomplete (results missing: 4)" in summary.to_text()
     assert summarise(done, expected=[one.cell for one in done]).complete
 
 

@@ -92,7 +92,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
             raise UserError(f"{str(path)!r} holds no {RESULTS_FILE}: give the folder of a run (SAVE_DIR/...)")
         runs += [run for run in map(_read_run, folders) if run.variants]
     if not runs:
-        raise UserError(f"no finished cell in {', '.join(map(str, paths))}: there is nothing to report yet")
+        raise UserError(f"no finished result in {', '.join(map(str, paths))}: there is nothing to report yet")
     unique = {run.folder.resolve(): run for run in runs}
     return list(unique.values())
 

@@ -33,9 +33,10 @@ def _overview(comparison: Comparison) -> Table:
     metrics = [*_OVERVIEW, *(m for m in summary.metrics if m not in (*_OVERVIEW, *_ELSEWHERE))]
     shown = [m for m in metrics if any((method, m) in summary.averages for method in summary.methods)]
     columns = [list(map(Entry, summary.methods)), *(summary.average_column(m) for m in shown)]
-    caption = "Mean over the domains ± standard deviation over seeds. Best in bold, second best underlined."
+    spread = " ± standard deviation over seeds" if _several_seeds(comparison) else ""
+    caption = f"Mean over the domains{spread}. Best in bold, second best underlined."
     if not summary.complete:
-        caption += f" Incomplete (cells missing: {summary.missing}): an average needs a seed that has every domain."
+        caption += f" Incomplete (results missing: {summary.missing}): an average needs a seed that has every domain."
     heads = ["method", *(shown_as(m).title for m in shown)]
     if times := _times_source(comparison):
         place = heads.index(shown_as("seconds").title) + 1
@@ -57,16 +58,21 @@ def _times_source(comparison: Comparison) -> list[Entry]:
 
 def _domains(comparison: Comparison) -> Table:
     """Return the accuracy on each domain; of a stream, on its domains, all visits of one together."""
+    seeds = "Mean over seeds." if _several_seeds(comparison) else "One seed."
     if by_row := {name: accuracy_by_domain(streams) for name, streams in comparison.streams.items()}:
         domains = list(dict.fromkeys(domain for found in by_row.values() for domain in found))
         show, rows = shown_as("accuracy").show, comparison.summary.methods
         columns = [[_value(by_row.get(row, {}).get(domain), show) for row in rows] for domain in domains]
         marked = [mark_best(column, max, show) for column in columns]
-        caption = "Of the predictions made while adapting, all visits of a domain together. Mean over seeds."
+        caption = f"Predictions made while adapting, all visits of a domain together. {seeds}"
         body = list(zip(map(Entry, rows), *marked, strict=True))
         return Table(["method", *domains], body, caption, "Accuracy by domain of the stream (%)", "by-domain")
     table = comparison.summary.table()
-    return Table(table.heads, table.rows, "Mean over seeds.", "Accuracy by domain (%)", "by-domain")
+    return Table(table.heads, table.rows, seeds, "Accuracy by domain (%)", "by-domain")
+
+
+def _several_seeds(comparison: Comparison) -> bool:
+    return any(found.std is not None for found in comparison.summary.averages.values())
 
 
 def _value(value: float | None, show: Callable[[float], str]) -> Entry:

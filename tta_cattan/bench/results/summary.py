@@ -172,7 +172,7 @@ class Summary:
     def _warnings(self) -> list[str]:
         if self.complete:
             return []
-        return [f"Incomplete (cells missing: {self.missing}); an average is over the seeds that have every domain."]
+        return [f"Incomplete (results missing: {self.missing}); an average is over the seeds that have every domain."]
 
 
 def summarise(records: Iterable[Record], expected: Iterable[Cell] | None = None) -> Summary:
