@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from tta_cattan.config import cfg, load_cfg
     from tta_cattan.methods import (
         ADAPTATION_REGISTRY,
+        IP,
         AdaptationMethod,
         CATTAn,
         CATTAnForward,
         CATTAnPlus,
+        Norm,
+        Shot,
+        Source,
+        Tent,
+        TentPlus,
         setup_model,
     )
     from tta_cattan.monitor import Monitor
@@ -33,7 +39,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "alignment": "SourceMoments Subspace fit_source fit_source_moments fit_subspace select_dimension",
     "config": "cfg load_cfg",
-    "methods": "ADAPTATION_REGISTRY AdaptationMethod CATTAn CATTAnForward CATTAnPlus setup_model",
+    "methods": "ADAPTATION_REGISTRY AdaptationMethod IP CATTAn CATTAnForward CATTAnPlus Norm Shot Source Tent TentPlus "
+    "setup_model",
     "monitor": "Monitor",
     "util.errors": "UserError",
     "util.keys": "above at_least key one_of within",
@@ -43,13 +50,19 @@ _SUBMODULES = ("losses", "metrics")
 
 __all__ = [
     "ADAPTATION_REGISTRY",
+    "IP",
     "AdaptationMethod",
     "CATTAn",
     "CATTAnForward",
     "CATTAnPlus",
     "Monitor",
+    "Norm",
+    "Shot",
+    "Source",
     "SourceMoments",
     "Subspace",
+    "Tent",
+    "TentPlus",
     "UserError",
     "above",
     "at_least",
