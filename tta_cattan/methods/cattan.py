@@ -232,6 +232,8 @@ class CATTAn(AdaptationMethod):
         """
         if not self.aligned.enabled:
             self._start_tracking()
+        elif all(param is not self.aligned.phi for group in self.optimizer.param_groups for param in group["params"]):
+            self.begin_updates()  # a state was loaded into the network itself
         logits, _ = self.logits_and_features(x, adapting=True)
         return logits, self.guarded_loss(logits)
 

@@ -57,7 +57,8 @@ def test_offline_results_do_not_depend_on_the_recovery_keys(tmp_path):
 
 @pytest.mark.parametrize(("method", "said"), [("norm", "Norm adapts nothing")])
 def test_what_cannot_be_recovered_is_one_line(tmp_path, capsys, method, said):
-    assert recover(tmp_path, method) == 2
+    values = {key: value for key, value in SMALL.items() if key != "OPTIM.LR"}  # which these methods do not read
+    assert main(["--methods", method, *overrides(tmp_path, **values, **{"TEST.PROTOCOL": "recovery"})]) == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
