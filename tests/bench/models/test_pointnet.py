@@ -117,12 +117,12 @@ def test_every_method_runs_resets_and_folds(trained, name, statistics):
 
 def test_both_kinds_of_batch_normalisation_adapt(trained):
     method = build("cattan", trained)
+    method.prepare([(torch.arange(8), clouds(8, seed=4))])
     names = method.collect_params()[1]
     kinds = {name: type(method.model.get_submodule(name.rpartition(".")[0])) for name in names if name != "fc.phi"}
     layers = [m for m in trained.modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d))]
     assert len(names) == 2 * len(layers) + 1
     before = {name: method.model.get_parameter(name).clone() for name in kinds}
-    method.prepare([(torch.arange(8), clouds(8, seed=4))])
     method(clouds(8, seed=4))
     moved = {kinds[name] for name in kinds if not torch.equal(before[name], method.model.get_parameter(name))}
     assert moved == {nn.BatchNorm1d, nn.BatchNorm2d}
