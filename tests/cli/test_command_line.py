@@ -93,6 +93,7 @@ def test_list_names_everything(capsys):
         (["OPTIM.LR", "-1"], ["OPTIM.LR", ">= 0"]),
         (["MODEL.ADAPTATION", "tent", "CATTAN.D", "3"], ["CATTAN.D has no effect", "reads it (tent)"]),
         (["MODEL.ADAPTATION", "norm", "OPTIM.LR", "3"], ["OPTIM.LR has no effect", "reads it (norm)"]),
+        (["BN.BLEND_SCALE", "3"], ["BN.BLEND_SCALE has no effect here: it needs BN.STATISTICS blend"]),
         (["RECOVERY.TAU", "0.5"], ["RECOVERY.TAU has no effect here: it needs TEST.PROTOCOL recovery"]),
         (["TEST.PROTOCOL", "online"], ["TEST.EPOCHS has no effect here: it needs TEST.PROTOCOL offline"]),
         (["STREAM.ROUNDS", "3"], ["STREAM.ROUNDS has no effect here", "SETTING continual"]),

@@ -163,6 +163,8 @@ def check_read(overrides: Sequence[Any], rows: Sequence[Row]) -> None:
             needed = "TEST.PROTOCOL offline"
         elif (place.startswith("STREAM.") or place == "TEST.DELTA_DIRICHLET") and not is_stream(cfg):
             needed = "a stream, such as SETTING continual"
+        elif place == "BN.BLEND_SCALE" and cfg.BN.STATISTICS != "blend":
+            needed = "BN.STATISTICS blend"
         elif place in ("DATA.SOURCE", "DATA.TARGET", "DATA.LISTS") and not issubclass(dataset, DomainBenchmark):
             needed = "a benchmark with source and target domains, such as CORRUPTION.DATASET officehome"
         if needed:
