@@ -53,8 +53,8 @@ class ProcessLauncher:
         steps = context.SimpleQueue()
         running: dict[int, tuple[float, str]] = {}  # by the worker's id: the part that is done, and the cell's name
         pool = ProcessPoolExecutor(min(self.workers, len(jobs)), context, _begin, (beginning, steps))
+        pending = {pool.submit(_work, job) for job in jobs}
         try:
-            pending = {pool.submit(_work, job) for job in jobs}
             while pending:
                 done, pending = wait(pending, timeout=1, return_when=FIRST_COMPLETED)
                 while not steps.empty():
@@ -70,8 +70,9 @@ class ProcessLauncher:
                 "command to resume"
             ) from error
         finally:
-            for process in set(multiprocessing.active_children()) - others:  # after an error nobody is waited for
-                process.kill()
+            if pending:  # after an error nobody is waited for
+                for process in set(multiprocessing.active_children()) - others:
+                    process.kill()
             pool.shutdown(cancel_futures=True)
 
 
