@@ -26,7 +26,7 @@ from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 from tta_cattan.util.state import stateful
 
-ENOUGH_IMAGES = 4096  # of the source: with their positions they determine 256 x 256 covariances to a few per cent
+ENOUGH_IMAGES = 4096  # of the source: with their positions they determine 128 x 128 covariances to a few per cent
 
 _FORMAT = "tta-cattan-moments-3"
 _SUBSPACE = ("basis", "eigenvalues", "mean")
@@ -313,7 +313,7 @@ def running_signature(layer: _BatchNorm, size: int) -> tuple[Tensor, Tensor]:
 def fit_source_moments(
     model: nn.Module,
     batches: Iterable[Tensor],
-    channels: int = 256,
+    channels: int = 128,
     provenance: Mapping[str, Any] | None = None,
     layer: str = "",
 ) -> SourceMoments:

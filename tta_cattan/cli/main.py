@@ -92,7 +92,7 @@ def overview() -> str:
         "",
         *(f"  {name:18}{does}" for name, does in COMMANDS.items()),
         "",
-        "tta-cattan compare                        all methods on the embedded digits, about a minute, with a report",
+        "tta-cattan compare                        all methods on the embedded digits, two minutes, with a report",
         "tta-cattan compare --cfg FILE --dry-run   what would run, and how long it would take",
         "tta-cattan COMMAND --help                 the options of a command",
         "tta-cattan --version",

@@ -147,7 +147,7 @@ class CATTAnForward(AdaptationMethod):
     source_argument = "source_moments"
 
     channels: int = key(
-        256, "most channels of a layer with a full covariance; 0 = means and variances only", at_least(0)
+        128, "most channels of a layer with a full covariance; 0 = means and variances only", at_least(0)
     )
     slots: int = key(8, "domains that are remembered; the one not met for longest makes room", at_least(1))
     memory: int = key(1000, "images that the moments of a domain remember", at_least(1))

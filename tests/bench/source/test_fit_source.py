@@ -292,7 +292,7 @@ def test_the_moments_for_cattan_forward_take_the_same_route(tmp_path, monkeypatc
     for name, value in found.tensors().items():  # sums depend on the threads, and the inverse covariance magnifies it
         assert (value - auto.tensors()[name]).norm() <= 0.02 * value.norm(), name
     assert found.provenance["weights_sha256"] == sha256_weights(loaded.model)
-    assert default_path(cfg, loaded).is_file() and default_path(cfg, loaded).stem.endswith("-moments-256")
+    assert default_path(cfg, loaded).is_file() and default_path(cfg, loaded).stem.endswith("-moments-128")
     other, _, _ = settings(**changes, **{"CATTAN_FORWARD.SOURCE_MOMENTS": "none"})
     assert source_subspace(other, loaded, benchmark) is None
     cfg, _, _ = settings(**changes, **{"CATTAN_FORWARD.CHANNELS": 16})
