@@ -145,11 +145,18 @@ def _collate(samples: list[Any]) -> Any:
 
 def _checked_batches(loader: DataLoader) -> Iterator[Any]:
     """Yield the batches; raise what a worker returned, and a one-line error where one has died."""
+    batches = iter(loader)
     try:
-        for batch in loader:
-            if isinstance(batch, UserError):
-                raise batch
-            yield batch
+        try:
+            for batch in batches:
+                if isinstance(batch, UserError):
+                    raise batch
+                yield batch
+        except (OSError, EOFError) as error:
+            if _is_dead_worker(error, loader.num_workers):
+                # Until its workers are joined, torch's signal handler may report this death again at any later line.
+                batches._shutdown_workers()  # type: ignore[attr-defined]
+            raise
     except (RuntimeError, OSError, EOFError) as error:
         if not _is_dead_worker(error, loader.num_workers):
             raise
