@@ -40,7 +40,6 @@ def test_it_loads_and_names_what_exists(path):
         "cifar10_c",
         "cifar100_c",
         "imagenet_c",
-        "imagenet_3dcc",
         "imagenet_c_augmix",
         "imagenet_c_deepaugment",
         "mnist_usps",

@@ -59,14 +59,13 @@ def test_beside_an_installed_package_the_folder_is_someone_elses(package):
 def test_a_missing_file_is_named_with_the_nearest(package):
     for name in ("tent", "tent_plus", "norm", "cattan"):
         put(package / "cfgs" / "digits" / f"{name}.yaml")
-    with pytest.raises(UserError, match=r"^cfgs/digits/catan\.yaml: .*Nearest: cfgs/digits/cattan\.yaml, ") as error:
+    with pytest.raises(UserError, match=r"^cfgs/digits/catan\.yaml: .* Did you mean 'cfgs/digits/cattan\.yaml'\?$"):
         find_config("cfgs/digits/catan.yaml")
-    assert str(error.value).count(".yaml") == 4
 
 
 def test_a_neighbour_is_suggested_too(package, tmp_path):
     mine = put(tmp_path / "mine" / "run.yaml")
-    with pytest.raises(UserError, match=rf"Nearest: {mine}$"):
+    with pytest.raises(UserError, match=rf"Did you mean '{mine}'\?$"):
         find_config(tmp_path / "mine" / "rum.yaml")
 
 
@@ -76,9 +75,9 @@ def test_an_absolute_path_is_not_searched_in_the_package(package, tmp_path):
         find_config(tmp_path / "a.yaml")
 
 
-def test_a_folder_is_refused_and_its_files_are_shown(package, tmp_path):
-    file = put(tmp_path / "mine" / "run.yml")
-    with pytest.raises(UserError, match=rf"is a folder, not a config file\. Nearest: {file}"):
+def test_a_folder_is_refused(package, tmp_path):
+    put(tmp_path / "mine" / "run.yml")
+    with pytest.raises(UserError, match="mine: is a folder, not a config file"):
         load_cfg(tmp_path / "mine")
 
 

@@ -18,11 +18,10 @@ from tta_cattan.config.declared import (
 from tta_cattan.config.load import (
     dump_yaml,
     find_config,
-    key_names,
+    find_key,
     load_cfg,
     read_yaml,
     shipped_folder,
-    suggestion,
     to_dict,
 )
 

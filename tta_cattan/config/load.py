@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,14 @@ from yacs.config import CfgNode
 
 from tta_cattan.config.declared import check_cfg, declared_keys, get_defaults, set_value
 from tta_cattan.methods import ADAPTATION_REGISTRY
-from tta_cattan.util.errors import UserError
-from tta_cattan.util.keys import Source
+from tta_cattan.util.errors import UserError, nearest
+from tta_cattan.util.keys import Key, Source
 
 _BASE = "_BASE_"
 _MAX_BYTES = 1 << 20
 _MOST_NODES = 100_000  # of a file of a megabyte, with all aliases written out
-_CUTOFF = 0.6
 _FOLDER = "cfgs"
 _PACKAGE = Path(__file__).parent.parent
-_SHOWN = 3
 
 
 class _StrictSafeLoader(yaml.SafeLoader):
@@ -135,7 +132,8 @@ def _flatten(mapping: Mapping[Any, Any], path: Path, prefix: str = "") -> dict[s
     for name, value in mapping.items():
         key = f"{prefix}{name}"
         if "." in str(name):
-            raise _unknown(key, path)
+            node, _, last = key.rpartition(".")
+            raise UserError(f"{path}: {key!r} is two keys in YAML: write {node}: {{{last}: ...}}")
         if _keys_in(key) and isinstance(value, dict):
             values.update(_flatten(value, path, f"{key}."))
         elif value is not None or not _keys_in(key):  # a node whose keys are all commented out is None
@@ -154,28 +152,29 @@ def _read_overrides(overrides: Sequence[Any]) -> dict[str, Any]:
 
 def _accepted(key: str, value: Any, source: Source, where: Path | str) -> Any:
     """Return ``value`` in the key's type, checked; the error says where the value stands."""
-    if group := _keys_in(key):
-        raise UserError(f"{where}: {key} = {value!r}: is a group of keys, set one of {', '.join(group)}")
-    if key not in declared_keys():
-        raise _unknown(key, where)
+    declared = find_key(key, f"{where}: {key} = {value!r}")
     try:
-        return declared_keys()[key].accept(key, value, source)
+        return declared.accept(key, value, source)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def find_key(key: str, given: str) -> Key:
+    """Return the declaration of a key; refuse one that does not exist with the nearest, or its namesakes elsewhere."""
+    keys = declared_keys()
+    if group := _keys_in(key):
+        raise UserError(f"{given}: is a group of keys, set one of {', '.join(group)}")
+    if key not in keys:
+        names = [*keys, *dict.fromkeys(name.partition(".")[0] for name in keys)]
+        namesakes = " or ".join(repr(name) for name in keys if name.endswith(f".{key.upper()}"))
+        hint = nearest(key.upper(), names) or (f" Did you mean {namesakes}?" if namesakes else "")
+        raise UserError(f"{given}: unknown key {key!r}.{hint}")
+    return keys[key]
 
 
 def _keys_in(node: str) -> list[str]:
     """Return the keys of a node, none where there is no such node."""
     return [key for key in declared_keys() if key.startswith(f"{node}.")]
-
-
-def _unknown(key: str, where: Path | str) -> UserError:
-    """Return the error for a key that is not declared."""
-    names = list(key_names(get_defaults()))
-    if key in names:
-        node, _, name = key.rpartition(".")
-        return UserError(f"{where}: {key!r} is two keys in YAML: write {node}: {{{name}: ...}}")
-    return UserError(f"{where}: unknown key {key!r}.{suggestion(key, names)}")
 
 
 def find_config(path: str | os.PathLike[str]) -> Path:
@@ -187,12 +186,14 @@ def find_config(path: str | os.PathLike[str]) -> Path:
     inside = Path(*given.parts[1:]) if given.parts[:1] == (_FOLDER,) else given
     if (shipped / inside).is_file():
         return shipped / inside
-    problem = "is a folder, not a config file" if given.is_dir() else "there is no such config file"
+    if given.is_dir():
+        raise UserError(f"{given}: is a folder, not a config file")
     base = inside.with_name("base.yaml")
     if given.stem in ADAPTATION_REGISTRY and (shipped / base).is_file():
-        raise UserError(f"{given}: {problem}. Give {_FOLDER}/{base} MODEL.ADAPTATION {given.stem}")
-    close = _nearest_files(given, shipped)
-    raise UserError(f"{given}: {problem}." + (f" Nearest: {', '.join(close)}" if close else ""))
+        raise UserError(f"{given}: there is no such config file. Give {_FOLDER}/{base} MODEL.ADAPTATION {given.stem}")
+    names = [str(file) for file in given.parent.glob("*.y*ml")]
+    names += [str(Path(_FOLDER) / file.relative_to(shipped)) for file in shipped.rglob("*.y*ml")]
+    raise UserError(f"{given}: there is no such config file.{nearest(str(given), names)}")
 
 
 def shipped_folder() -> Path:
@@ -202,27 +203,6 @@ def shipped_folder() -> Path:
     """
     installed = _PACKAGE / _FOLDER
     return installed if installed.is_dir() else _PACKAGE.parent / _FOLDER
-
-
-def _nearest_files(given: Path, shipped: Path) -> list[str]:
-    """Return the existing config files most like ``given``: its neighbours and those that come with the package."""
-    beside = given if given.is_dir() else given.parent
-    names = {str(file) for file in beside.glob("*.y*ml")} if beside.is_dir() else set()
-    names |= {str(Path(_FOLDER) / file.relative_to(shipped)) for file in shipped.rglob("*.y*ml")}
-
-    def likeness(name: str) -> float:
-        whole = SequenceMatcher(None, str(given), name).ratio()
-        return max(whole, SequenceMatcher(None, given.name, Path(name).name).ratio())
-
-    return sorted(names, key=lambda name: (-likeness(name), name))[:_SHOWN]
-
-
-def key_names(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted names of all keys, those of the nodes included."""
-    for key, value in node.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from key_names(value, f"{prefix}{key}.")
 
 
 def to_dict(cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,29 +220,3 @@ def to_dict(cfg: Mapping[str, Any]) -> dict[str, Any]:
 def dump_yaml(cfg: Mapping[str, Any]) -> str:
     """Return ``cfg`` as YAML from which ``load_cfg`` makes the same configuration."""
     return yaml.safe_dump(to_dict(cfg), sort_keys=False, allow_unicode=True)
-
-
-def suggestion(key: str, valid: Iterable[str]) -> str:
-    """Return ``" Did you mean 'CATTAN.D'?"`` for the valid key nearest to ``key``, or an empty string.
-
-    Note: the last part alone counts too, so that a right name in the wrong node is found. A name without a node is
-    equally near to its namesakes in several nodes, and then all of them are shown.
-    """
-    scores = {name: _likeness(key, name) for name in valid}
-    best = max(scores.values(), default=(0.0, 0.0))
-    if best[0] < _CUTOFF:
-        return ""
-    names = [repr(name) for name, score in scores.items() if score == best]
-    return f" Did you mean {' or '.join(names)}?"
-
-
-def _likeness(key: str, name: str) -> tuple[float, float]:
-    """Return how alike two dotted keys are, and what decides between equals."""
-    whole = _ratio(key, name)
-    last = _ratio(key.rpartition(".")[2], name.rpartition(".")[2])
-    return max(whole, last), whole if "." in key else 0.0
-
-
-def _ratio(a: str, b: str) -> float:
-    """Return the similarity of two names, whatever their case."""
-    return SequenceMatcher(None, a.lower(), b.lower()).ratio()

@@ -249,18 +249,6 @@ def test_real_cifar_resnet20(real_data):
     assert accuracy(model, *cifar_images(real_data("cifar10/test.npz"), 1000)) > 0.90
 
 
-@needs_robustbench
-def test_real_cifar_resnet18(real_data):
-    spec = find_spec("pyautoattack")
-    if spec is None:
-        pytest.skip("pyautoattack, which brings the weights, is not installed")
-    from pathlib import Path
-
-    weights = Path(spec.origin).parent / "examples" / "model_test.pt"
-    model = load("cifar_resnet18", **{"MODEL.CKPT_PATH": weights}).model
-    assert accuracy(model, *cifar_images(real_data("cifar10/test.npz"), 300)) > 0.92
-
-
 def test_real_imagenet_resnet50(real_data):
     weights = real_data("imagenet/resnet50.safetensors")
     with zipfile.ZipFile(real_data("imagenet/val_2per_class_224.zip")) as file:

@@ -34,7 +34,7 @@ from tta_cattan.network.layers import find_classifier, replace_module
 from tta_cattan.util.errors import UserError, first_line, nearest
 from tta_cattan.util.files import sha256_tensors
 from tta_cattan.util.registry import Registry
-from tta_cattan.util.upstream import import_robustbench, import_torchvision
+from tta_cattan.util.upstream import import_torchvision
 
 logger = logging.getLogger(__name__)
 
@@ -82,12 +82,6 @@ class Architecture:
             load_weights(inner_network(model), init)
 
 
-def _robustbench_resnet18(num_classes: int) -> nn.Module:
-    """Return RobustBench's CIFAR ResNet-18, the class of the checkpoint that ships with pyautoattack."""
-    resnet = import_robustbench("robustbench.model_zoo.architectures.resnet")
-    return resnet.ResNet(resnet.BasicBlock, [2, 2, 2, 2], num_classes)
-
-
 # Caffe's preprocessing: RGB in 0..255, the mean subtracted, no division.
 _CAFFE_MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
 _CAFFE_STD = (1 / 255,) * 3
@@ -103,7 +97,6 @@ for _name, _architecture in {
     **{
         f"cifar_resnet{n}": Architecture(partial(CifarResNet, n), IMAGENET_MEAN, IMAGENET_STD) for n in (20, 32, 44, 56)
     },
-    "cifar_resnet18": Architecture(_robustbench_resnet18),
     "resnet50_v1": Architecture(resnet50_v1, _CAFFE_MEAN, _CAFFE_STD),
 }.items():
     ARCHITECTURES.register(_name)(_architecture)
