@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ BATCH, EPOCHS, RATE = 64, 30, 1e-4  # of the harness's configs for these feature
 DRAWS, DROPPED = 10, 0.4  # dropout of AETTA, on the classifier's input
 
 Data = tuple[Tensor, Tensor]
+Rows = dict[str, dict[str, list[tuple[float, float]]]]  # frozen or TENT, estimator: (estimate, truth) of each target
 
 
 def load(folder: Path) -> Data:
@@ -74,33 +76,51 @@ def estimates(clean: tuple[Tensor, ...], labels: Tensor, target: tuple[Tensor, .
     }
 
 
+def models(network: nn.Module) -> dict[str, nn.Module]:
+    """Return what is watched: the network as it is, and a copy under TENT."""
+    return {"frozen": network, "TENT": Tent(copy.deepcopy(network), lr=RATE)}
+
+
+def watch(rows: Rows, network: nn.Module, head: nn.Module, clean: Data, targets: Mapping[str, Data]) -> None:
+    """Add what every estimator says of each target; it is calibrated to the model's own outputs on clean data.
+
+    Note: as ``Monitor.fit`` does it. Under statistics of the batch a network is less sure than by its running ones.
+    """
+    x, y = clean
+    known = {name: outputs(model, head, x) for name, model in models(network).items()}
+    for target, (x_t, y_t) in targets.items():
+        for name, model in models(network).items():
+            found = outputs(model, head, x_t)
+            truth = accuracy(found[0], y_t)
+            for estimator, value in estimates(known[name], y, found).items():
+                rows.setdefault(name, {}).setdefault(estimator, []).append((value, truth))
+            print(f"{target}, {name}: {100 * truth:.1f}", file=sys.stderr)
+
+
+def to_markdown(rows: Rows) -> str:
+    """Return a row per estimator: mean absolute error in points and correlation."""
+    lines = [f"| estimator | {' | '.join(rows)} |", f"|---|{'---:|' * len(rows)}"]
+    for estimator in rows["frozen"]:
+        pairs = [np.array(column[estimator]).T for column in rows.values()]
+        cells = [f"{100 * np.abs(a - b).mean():.1f} ({np.corrcoef(a, b)[0, 1]:.2f})" for a, b in pairs]
+        lines.append(f"| {estimator} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 @torch.no_grad()
 def main(arguments: list[str]) -> int:
     """Print a row per estimator: mean absolute error in points and correlation, frozen and under TENT."""
     folders = sorted(path.parent for path in Path(arguments[0]).glob("*/manifest.json"))
     domains = {folder.name: load(folder) for folder in folders}
     classes = len(open_features(folders[0]).manifest.classes)
-    rows: dict[str, dict[str, list[tuple[float, float]]]] = {"frozen": {}, "TENT": {}}
+    rows: Rows = {}
     for source, (x, y) in domains.items():
         cut = 4 * len(x) // 5
         with torch.enable_grad():
             network = train(x[:cut], y[:cut], classes)
-        clean = outputs(network, network.fc, x[cut:])
-        for target, (x_t, y_t) in domains.items():
-            if target == source:
-                continue
-            for name, column in rows.items():
-                model = network if name == "frozen" else Tent(copy.deepcopy(network), lr=RATE)
-                found = outputs(model, network.fc, x_t)
-                truth = accuracy(found[0], y_t)
-                for estimator, value in estimates(clean, y[cut:], found).items():
-                    column.setdefault(estimator, []).append((value, truth))
-                print(f"{source} -> {target}, {name}: {100 * truth:.1f}", file=sys.stderr)
-    print(f"| estimator | {' | '.join(rows)} |\n|---|{'---:|' * len(rows)}")
-    for estimator in rows["frozen"]:
-        pairs = [np.array(column[estimator]).T for column in rows.values()]
-        cells = [f"{100 * np.abs(a - b).mean():.1f} ({np.corrcoef(a, b)[0, 1]:.2f})" for a, b in pairs]
-        print(f"| {estimator} | {' | '.join(cells)} |")
+        targets = {f"{source} -> {name}": data for name, data in domains.items() if name != source}
+        watch(rows, network, network.fc, (x[cut:], y[cut:]), targets)
+    print(to_markdown(rows))
     return 0
 
 

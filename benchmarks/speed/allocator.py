@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import torch
 
-from benchmarks.speed.subjects import network
+from benchmarks.speed.subjects import TINY, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, Rounds
 from tta_cattan.methods.tent import Tent
@@ -20,7 +20,7 @@ GOAL = "<= 1"
 
 def measure(tiny: bool = False) -> list[Line]:
     """Time both in turn, each in processes of its own: the choice is the process's."""
-    name, batch, size, steps = ("resnet18", 2, 32, 1) if tiny else ("resnet50", 32, 224, 3)
+    name, batch, size, steps = (TINY, 2, 32, 1) if tiny else ("resnet50", 32, 224, 3)
     seconds: dict[str, list[float]] = defaultdict(list)
     for _ in range(1 if tiny else 3):
         for side in ("kept", "glibc's defaults"):

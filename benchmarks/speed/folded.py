@@ -6,7 +6,7 @@ import copy
 
 import torch
 
-from benchmarks.speed.subjects import aligned, network
+from benchmarks.speed.subjects import TINY, TINY_DIM, aligned, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, interleaved
 
@@ -15,7 +15,7 @@ GOAL = "<= 1.01"  # 1.00 to two digits
 
 def measure(tiny: bool = False) -> list[Line]:
     """Time inference; the folded model must also have the source's parameters, shape by shape."""
-    name, dim, d = ("resnet18", 512, 8) if tiny else ("resnet50", 2048, 800)
+    name, dim, d = (TINY, TINY_DIM, 8) if tiny else ("resnet50", 2048, 800)
     x = torch.rand(2, 3, 32, 32) if tiny else torch.rand(8, 3, 224, 224)
     source = network(name).requires_grad_(False)
     folded = aligned(copy.deepcopy(source), dim, d, statistics="source").fold()

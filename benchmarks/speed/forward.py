@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from benchmarks.speed.subjects import network
+from benchmarks.speed.subjects import TINY, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, interleaved, peak_memory, show_bytes
 from tta_cattan.alignment.recolouring import fit_source_moments
@@ -24,14 +24,15 @@ def measure(tiny: bool = False, batch: int = 64) -> list[Line]:
     Note: the target is the source in other units, so that every layer has something to align.
     """
     torch.manual_seed(0)
-    cifar = torch.rand(4, 3, 32, 32) if tiny else torch.randn(batch, 3, 32, 32)
-    photos = cifar if tiny else torch.randn(batch, 3, 224, 224)
-    resnet = network("resnet18" if tiny else "resnet50").requires_grad_(False)
-    lines = _lines("CIFAR ResNet-20", CifarResNet(20).eval().requires_grad_(False), cifar, 1 if tiny else 7, 4)
-    return lines + _lines("resnet18" if tiny else "resnet50", resnet, photos, 1 if tiny else 3, 1)
+    if tiny:
+        x = torch.rand(batch, 3, 16, 16)
+        return _lines("CIFAR ResNet-8", CifarResNet(8).eval(), x, 1, 1) + _lines(TINY, network(TINY), x, 1, 1)
+    lines = _lines("CIFAR ResNet-20", CifarResNet(20).eval(), torch.randn(batch, 3, 32, 32), 7, 4)
+    return lines + _lines("resnet50", network("resnet50"), torch.randn(batch, 3, 224, 224), 3, 1)
 
 
 def _lines(name: str, source: torch.nn.Module, x: torch.Tensor, rounds: int, repeats: int) -> list[Line]:
+    source.requires_grad_(False)
     moments = fit_source_moments(source, [x])
     target = 1.5 * x + 1
 

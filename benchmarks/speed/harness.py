@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from benchmarks.speed.subjects import job_in_memory, network
+from benchmarks.speed.subjects import TINY, job_in_memory, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, interleaved
 from tta_cattan.bench.run.cell import run_cell
@@ -39,9 +39,9 @@ def bare_loop(model: nn.Module, images: Tensor, labels: Tensor, batch: int) -> f
 
 def measure(tiny: bool = False) -> list[Line]:
     """Time whole runs over the same images, copies of the model and metrics included."""
-    n, size, batch = (16, 32, 8) if tiny else (512, 64, 64)
+    name, n, size, batch = (TINY, 16, 32, 8) if tiny else ("resnet18", 512, 64, 64)
     torch.manual_seed(0)
-    model, images = network("resnet18", 10), torch.rand(n, 3, size, size)
+    model, images = network(name, 10), torch.rand(n, 3, size, size)
     options = ("MODEL.ADAPTATION", "tent", "TEST.BATCH_SIZE", batch, "TEST.ORDER", "file")
     job, setting = job_in_memory(model, images, None, *options)
     labels = setting.benchmark.data.tensors[1]
@@ -55,7 +55,7 @@ def measure(tiny: bool = False) -> list[Line]:
 
     rounds = interleaved({"harness": ours, "bare loop": bare}, rounds=1 if tiny else 9)
     assert abs(found["ours"] - found["bare"]) < 1.5 / n, found
-    return [rounds.line(f"harness, TENT, resnet18, {n} images of {size} px: speed", "harness", "bare loop", GOAL)]
+    return [rounds.line(f"harness, TENT, {name}, {n} images of {size} px: speed", "harness", "bare loop", GOAL)]
 
 
 if __name__ == "__main__":

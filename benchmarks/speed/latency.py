@@ -7,7 +7,7 @@ import io
 
 import torch
 
-from benchmarks.speed.subjects import network
+from benchmarks.speed.subjects import TINY, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, interleaved
 from tta_cattan.methods import CATTAn, CATTAnPlus, Tent
@@ -18,7 +18,7 @@ STEP = "<= 1.15"
 
 def measure(tiny: bool = False) -> list[Line]:
     """Time TENT, CATTAn and CATTAn+ at batch 1, 16 and 64, and the switch between two streams at batch 1."""
-    name, size, batches = ("resnet18", 32, (1, 2)) if tiny else ("resnet50", 64, (1, 16, 64))
+    name, size, batches = (TINY, 32, (1, 2)) if tiny else ("resnet50", 64, (1, 16, 64))
     plain = network(name).requires_grad_(False)
     models = {kind.title: kind(copy.deepcopy(plain)) for kind in (Tent, CATTAn, CATTAnPlus)}
     lines = []

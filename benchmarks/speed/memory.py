@@ -6,7 +6,7 @@ import copy
 
 import torch
 
-from benchmarks.speed.subjects import aligned, network
+from benchmarks.speed.subjects import TINY, TINY_DIM, aligned, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, peak_memory, show_bytes
 from tta_cattan.methods.tent import Tent
@@ -15,7 +15,7 @@ from tta_cattan.network.ownership import copy_for_adaptation
 
 def measure(tiny: bool = False) -> list[Line]:
     """Measure how far resident memory rises: for an update with its optimiser state, and for a copy of the model."""
-    name, dim, d = ("resnet18", 512, 8) if tiny else ("resnet50", 2048, 800)
+    name, dim, d = (TINY, TINY_DIM, 8) if tiny else ("resnet50", 2048, 800)
     x = torch.rand(2, 3, 32, 32) if tiny else torch.rand(16, 3, 224, 224)
     model = network(name)
     peaks = {"TENT": [], "CATTAn": []}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.speed.subjects import network
+from benchmarks.speed.subjects import TINY, TINY_DIM, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, interleaved
 from tta_cattan.methods.tent import Tent
@@ -18,7 +18,7 @@ GOAL = "<= 0.01"
 
 def measure(tiny: bool = False, batch: int = 64) -> list[Line]:
     """Time one observation, both networks' estimates of accuracy included, with a full window."""
-    name, dim, classes, size = ("resnet18", 512, 10, 32) if tiny else ("resnet50", 2048, 1000, 224)
+    name, dim, classes, size = (TINY, TINY_DIM, 10, 32) if tiny else ("resnet50", 2048, 1000, 224)
     batch = 4 if tiny else batch
     torch.manual_seed(0)
     x, features, logits = torch.rand(batch, 3, size, size), torch.randn(batch, dim), torch.randn(batch, classes)

@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from benchmarks.speed.subjects import aligned, network
+from benchmarks.speed.subjects import TINY, TINY_DIM, aligned, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, interleaved
 from tta_cattan.methods.tent import Tent
@@ -17,7 +17,7 @@ GOAL = "<= 1.03"
 
 def measure(tiny: bool = False, batch: int = 64) -> list[Line]:
     """Time whole updates: forward, loss, backward, optimiser; the smaller the batch, the more Phi weighs."""
-    name, dim, dimensions = ("resnet18", 512, (8, 16)) if tiny else ("resnet50", 2048, (256, 800))
+    name, dim, dimensions = (TINY, TINY_DIM, (8, 16)) if tiny else ("resnet50", 2048, (256, 800))
     x = torch.rand(2, 3, 32, 32) if tiny else torch.rand(batch, 3, 224, 224)
     model = network(name)
     tent = Tent(copy.deepcopy(model))

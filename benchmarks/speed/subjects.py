@@ -9,6 +9,7 @@ from torch.utils.data import Dataset, TensorDataset
 from tta_cattan.alignment import Subspace
 from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import Benchmark
+from tta_cattan.bench.models.networks import SmallResNet
 from tta_cattan.bench.models.zoo import LoadedModel
 from tta_cattan.bench.results.store import Cell
 from tta_cattan.bench.run.plan import Job
@@ -17,10 +18,15 @@ from tta_cattan.config import load_cfg
 from tta_cattan.methods.cattan import CATTAn
 from tta_cattan.util.upstream import import_torchvision
 
+TINY = "SmallResNet"  # the network that only shows that a benchmark runs
+TINY_DIM = 64  # of its features
+
 
 def network(name: str, classes: int = 1000) -> nn.Module:
-    """Return a torchvision model with random weights: what a step costs does not depend on them."""
+    """Return a torchvision model, or TINY, with random weights: what a step costs does not depend on them."""
     torch.manual_seed(0)
+    if name == TINY:
+        return SmallResNet(classes).eval()
     return import_torchvision("torchvision.models").get_model(name, weights=None, num_classes=classes).eval()
 
 

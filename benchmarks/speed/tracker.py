@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from benchmarks.speed.subjects import aligned, network, random_subspace
+from benchmarks.speed.subjects import TINY, TINY_DIM, aligned, network, random_subspace
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, interleaved
 from tta_cattan.alignment import SubspaceTracker
@@ -17,7 +17,7 @@ GOAL = "<= 0.05"
 
 def measure(tiny: bool = False, batch: int = 64) -> list[Line]:
     """Time one update of the tracker, the move of the alignment to the new basis included."""
-    name, dim, d, size = ("resnet18", 512, 8, 32) if tiny else ("resnet50", 2048, 256, 224)
+    name, dim, d, size = (TINY, TINY_DIM, 8, 32) if tiny else ("resnet50", 2048, 256, 224)
     batch = 4 if tiny else batch
     torch.manual_seed(0)
     x, features = torch.rand(batch, 3, size, size), torch.randn(batch, dim)

@@ -13,6 +13,7 @@ from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.grid import COLUMNS, Entry, Grid, best_settings, grids, paired, run_grid, to_markdown
 from benchmarks.accuracy.left_on import PHASES, RUBBISH, RUBBISH_BATCHES, Stream, batches, load_phase, order, rubbish
 from benchmarks.accuracy.shifts import ChoosingDigits, make_all, make_cifar, make_digits
+from benchmarks.accuracy.streams import FIXED, OURS, Streams, streams
 from tta_cattan.bench import Domain
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.run.plan import plan_rows
@@ -38,6 +39,32 @@ def test_every_grid_loads_and_chooses_on_what_it_does_not_report():
             for c in (grid.choosing, grid.reported)
         ]
         assert data[0] != data[1]
+
+
+def test_every_stream_loads_and_chooses_on_what_it_does_not_report():
+    run = Streams(Path("data"), Path("out"))
+    for stream in streams().values():
+        choosing = run.overrides("choosing", "cifar_resnet20", ("SETTING", "continual", *stream.choosing))
+        rows = [
+            plan_rows(run.cfg, changes, [*FIXED, *OURS])[0].cfg
+            for changes in (choosing, run.overrides("reported", stream.network, stream.changes))
+        ]
+        assert rows[0].TEST.BATCH_SIZE == rows[1].TEST.BATCH_SIZE and len(stream.rates) > 2
+        assert rows[0].DATA_DIR != rows[1].DATA_DIR
+        assert not set(rows[0].CORRUPTION.TYPE) & set(rows[1].CORRUPTION.TYPE)
+
+
+def test_the_best_rate_of_a_stream_is_that_of_the_choosing_one(monkeypatch):
+    accuracy = {"choosing": {3e-4: 0.5, 1e-3: 0.7, 3e-3: 0.6, 1e-2: 0.1}, "reported": dict.fromkeys((1e-3,), 0.4)}
+
+    def records(self, method, part, network, rate, changes):
+        found = {"accuracy": accuracy[part][rate], "worst_window": 0.2, "clean_accuracy": 0.9, "seconds": 3.2}
+        return [Record(Cell(method, "continual", 0, 0), "", found, {})]
+
+    monkeypatch.setattr(Streams, "records", records)
+    line = Streams(Path("data"), Path("out")).row("tent", "continual", streams()["continual"])
+    chosen = "0.0003: 50.0, 0.001: 70.0, 0.003: 60.0, 0.01: 10.0"
+    assert line == f"| continual | TENT | 0.001 | 40.0 / 20.0 / 90.0 | 3 | {chosen} |"
 
 
 def test_a_grid_runs_and_its_cells_are_used_again(tmp_path):

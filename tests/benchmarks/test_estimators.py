@@ -7,7 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from digits_runs import overrides
 
+from benchmarks.accuracy import monitor_images
 from benchmarks.accuracy.estimators import (
     average_confidence,
     difference_of_confidences,
@@ -85,3 +87,17 @@ def test_a_collapse_begins_when_five_batches_are_half_as_often_right():
     frozen, good = outputs([1] * 20), outputs([1] * 10 + [0] * 5 + [1] * 5)
     assert collapse_began(good, frozen) is None, "five of ten at worst"
     assert collapse_began(outputs([1] * 10 + [0] * 10), frozen) == 16
+
+
+def test_every_estimator_watches_the_domains_of_a_config(capsys):
+    assert (
+        monitor_images.main(
+            ["cfgs/digits_c/cattan.yaml", *overrides(**{"TEST.PROTOCOL": "online", "CORRUPTION.TYPE": "contrast,fog"})]
+        )
+        == 0
+    )
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert head == "| estimator | frozen | TENT |"
+    assert [row.split("|")[1].strip() for row in rows][-2:] == ["AETTA", "monitor, clean data alone"]
+    errors = [float(cell.split()[0]) for row in rows for cell in row.split("|")[2:4]]
+    assert all(0 <= error <= 100 for error in errors)
