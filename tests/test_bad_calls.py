@@ -79,6 +79,8 @@ CALLS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a linear layer that is not the last step": (
         lambda: CATTAn(TwoHeads())(torch.rand(6, 8)), ["'other' is not the last step", "MODEL.CLASSIFIER"],
     ),
+    "one image that is no batch": (lambda: Tent(net())(IMAGES[0]), ["inputs of shape (3, 8, 8)", "x[None]"]),
+    "one image for CATTAn+": (lambda: CATTAnPlus(net())(IMAGES[0]), ["inputs of shape (3, 8, 8)", "x[None]"]),
     # the source subspace and d
     "features for a subspace": (cattan(source_subspace=FEATURES), ["is Tensor", "fit_subspace(features)"]),
     "a path for a subspace": (cattan(source_subspace="w.safetensors"), ["str 'w.safetensors'", "Subspace.load"]),

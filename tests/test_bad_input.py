@@ -137,7 +137,7 @@ RGB = np.full((3, 32, 32, 3), 7, np.uint8)
 
 CATALOGUE: dict[str, tuple[Make, list[str]]] = {
     # config files
-    "an unknown node": (yaml("CATAN: {D: 3}"), ["mine.yaml: unknown key 'CATAN'", "CATTAN"]),
+    "an unknown node": (yaml("CATAN: {D: 3}"), ["unknown key 'CATAN'", "CATTAN"]),
     "an unknown key": (yaml("CATTAN: {DIM: 3}"), ["unknown key 'CATTAN.DIM'"]),
     "a word for a number": (yaml("CATTAN: {D: many}"), ["CATTAN.D", "'many'"]),
     "a number out of range": (yaml("OPTIM: {LR: -1.0}"), ["OPTIM.LR = -1.0: must be >= 0"]),

@@ -86,6 +86,18 @@ class Outer(torch.optim.Optimizer):  # as SAR's: the step is another optimizer's
 class Nested(Sharpen):
     def setup_optimizer(self):
         return Outer(self.params)
+
+
+@torch.jit.script
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+@ADAPTATION_REGISTRY.register()
+class Scripted(Sharpen):  # as CoTTA: a scripted function among its attributes
+    def __init__(self, cfg, model, num_classes):
+        super().__init__(cfg, model, num_classes)
+        self.doubled = doubled
 """
 ONLINE = ["TEST.PROTOCOL", "online"]
 CONTINUAL = ["SETTING", "continual", *ONLINE]
@@ -190,7 +202,7 @@ def test_code_and_settings_of_the_host_decide_which_result_it_is(checkout, tmp_p
     assert len(read_cells(tmp_path / "save")) == 4
 
 
-@pytest.mark.parametrize("name", ["sharpen", "nested"])
+@pytest.mark.parametrize("name", ["sharpen", "nested", "scripted"])
 def test_predicting_changes_nothing(checkout, name):
     host_methods.borrow(str(checkout), [name])
     (row,) = plan_rows("cfgs/digits_c/cattan.yaml", overrides(**STREAM), [f"host:{name}"])
@@ -208,7 +220,7 @@ def test_workers_borrow_the_same_methods(checkout, monkeypatch, tmp_path):
     hosts = host_methods.borrowed()
     del ADAPTATION_REGISTRY._entries["host:sharpen"]
     monkeypatch.setattr(launchers, "run_cell", lambda *given: "host:sharpen" in ADAPTATION_REGISTRY)
-    assert launchers._compute(None, "cpu", None, None, None, str(tmp_path), {}, [], hosts)
+    assert launchers._compute(None, "cpu", None, None, None, launchers.Home(str(tmp_path), {}, [], hosts))
 
 
 @pytest.mark.parametrize(

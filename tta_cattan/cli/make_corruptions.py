@@ -31,8 +31,7 @@ _PARSER = CommandParser(
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = _PARSER.parse_args(argv)
-    from tta_cattan.bench.data.corruptions import COMMON, EXTRA, SEVERITIES
-    from tta_cattan.bench.data.corruptions.apply import SMALLEST_SIDE
+    from tta_cattan.bench.data.corruptions import COMMON, EXTRA, SEVERITIES, SMALLEST_SIDE
     from tta_cattan.bench.data.corruptions.make import Task, corrupt_array_file, corrupt_folder
     from tta_cattan.bench.data.corruptions.strengths import TableName
 

@@ -20,17 +20,10 @@ _PARSER = ConfigParser(
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args, overrides = _PARSER.parse(argv)
-    from tta_cattan.bench.run.gather import beside_published, run_pairs
+    from tta_cattan.bench.run.gather import run_pairs
     from tta_cattan.bench.run.log import setup_logging
     from tta_cattan.config import find_config
 
     setup_logging()
-    pairs = run_pairs(find_config(args.cfg), overrides, method_names(args.methods, overrides), args.dry_run)
-    if isinstance(pairs, str):
-        print(pairs)
-    else:
-        print(beside_published(pairs.summary, pairs.table).to_text())
-        for line in pairs.remarks():
-            print(line)
-        print(f"\nresults: {pairs.folder}")
+    print(run_pairs(find_config(args.cfg), overrides, method_names(args.methods, overrides), args.dry_run))
     return 0

@@ -25,7 +25,8 @@ _PARSER = ConfigParser(
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args, overrides = _PARSER.parse(argv)
-    from tta_cattan.bench.paper.study import load_study, study_names
+    from tta_cattan.bench.paper.study import load_study, run_study, study_names
+    from tta_cattan.bench.run.log import setup_logging
 
     if args.list:
         for name in study_names():
@@ -33,19 +34,9 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if args.name is None:
         raise UserError(f"name a study: {', '.join(study_names())}")
-    study = load_study(args.name)
-    from tta_cattan.bench.paper.run import Request, run_study
-    from tta_cattan.bench.run.log import setup_logging
-
     setup_logging()
-    request = Request(
-        cfg=args.cfg,
-        methods=tuple(method_names(args.methods, overrides)),
-        sweep=args.sweep or "",
-        overrides=tuple(overrides),
-        out=args.out,
-    )
-    text, files = run_study(study, request)
+    methods = method_names(args.methods, overrides)
+    text, files = run_study(load_study(args.name), args.cfg, methods, args.sweep, overrides, args.out)
     print(text)
     print("\nwritten: " + ", ".join(map(str, files)))
     return 0

@@ -56,7 +56,7 @@ def enter(host: Host, script: Path, cpu: bool) -> None:
     """Make this process the host's: its folder, its modules first, and a device that exists."""
     if cpu:
         stay_on_cpu()
-    elif host.cuda_only and not torch.cuda.is_available():
+    elif host.contract == "ifchain" and not torch.cuda.is_available():
         raise UserError(
             f"{host.name} calls .cuda() throughout, and torch sees no CUDA device here: run it on a GPU machine, or "
             "pass --cpu before the script, which makes .cuda() do nothing in this process"

@@ -21,79 +21,66 @@ class Host:
     """
 
     name: str
-    contract: str  # the adapter: 'ifchain', 'registry' or 'ttab'
     scripts: str
     marks: tuple[tuple[str, str], ...]
-    conf: str  # the module that holds the YACS config; '' = none
     tried: str
-    evaluator: tuple[str, str] | None
-    cuda_only: bool = True
+    contract: str = "ifchain"  # the adapter: 'ifchain', 'registry' or 'ttab'
+    conf: str = "conf"  # the module that holds the YACS config
+    evaluator: tuple[str, str] | None = ("robustbench.utils", "clean_accuracy")
     takes_pairs: bool = True  # its command line accepts KEY VALUE
 
 
 # The more specific host first: CoTTA has everything that TENT has.
 HOSTS = (
     Host(
-        name="CoTTA",
-        contract="ifchain",
-        scripts="cifar/cifar10c.py, cifar/cifar100c.py, imagenet/imagenetc.py",
-        marks=(("", "setup_tent("), ("cotta.py", "class CoTTA"), ("conf.py", "load_cfg_fom_args")),
-        conf="conf",
-        tried="c212a20",
-        evaluator=("robustbench.utils", "clean_accuracy"),
+        "CoTTA",
+        "cifar/cifar10c.py, cifar/cifar100c.py, imagenet/imagenetc.py",
+        (("", "setup_tent("), ("cotta.py", "class CoTTA"), ("conf.py", "load_cfg_fom_args")),
+        "c212a20",
     ),
     Host(
-        name="TENT",
-        contract="ifchain",
-        scripts="cifar10c.py",
-        marks=(("", "setup_tent("), ("tent.py", "class Tent"), ("conf.py", "load_cfg_fom_args")),
-        conf="conf",
-        tried="e9e926a",
-        evaluator=("robustbench.utils", "clean_accuracy"),
+        "TENT",
+        "cifar10c.py",
+        (("", "setup_tent("), ("tent.py", "class Tent"), ("conf.py", "load_cfg_fom_args")),
+        "e9e926a",
     ),
     Host(
-        name="Benchmark-TTA",
-        contract="ifchain",
-        scripts="test-time.py",
-        marks=(
+        "Benchmark-TTA",
+        "test-time.py",
+        (
             ("", "setup_tent("),
             ("src/methods/setup.py", "def setup_tent("),
             ("src/utils/conf.py", "load_cfg_fom_args"),
         ),
+        "d1c14ff",
         conf="src.utils.conf",
-        tried="d1c14ff",
         evaluator=("src.utils", "get_accuracy"),
         takes_pairs=False,
     ),
     Host(
-        name="test-time-adaptation",
-        contract="registry",
-        scripts="classification/test_time.py",
-        marks=(
+        "test-time-adaptation",
+        "classification/test_time.py",
+        (
             ("", "ADAPTATION_REGISTRY"),
             ("utils/registry.py", "ADAPTATION_REGISTRY"),
             ("methods/base.py", "class TTAMethod"),
             ("conf.py", "load_cfg_from_args"),
         ),
-        conf="conf",
-        tried="8b2ed63",
+        "8b2ed63",
+        contract="registry",
         evaluator=("utils.eval_utils", "get_accuracy"),
-        cuda_only=False,
     ),
     Host(
-        name="TTAB",
-        contract="ttab",
-        scripts="run_exp.py",
-        marks=(
+        "TTAB",
+        "run_exp.py",
+        (
             ("", "get_model_adaptation_method"),
             ("parameters.py", "model_adaptation_method"),
             ("ttab/model_adaptation/base_adaptation.py", "class BaseAdaptation"),
         ),
-        conf="",
-        tried="19cb3ce",
+        "19cb3ce",
+        contract="ttab",
         evaluator=None,
-        takes_pairs=False,
-        cuda_only=False,
     ),
 )
 

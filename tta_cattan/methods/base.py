@@ -29,7 +29,7 @@ from tta_cattan.network.normalization import (
 )
 from tta_cattan.network.ownership import mark_wrapped, plain_copy, require_adaptable, require_plain
 from tta_cattan.util.batches import require_batch
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.errors import UserError, first_line
 from tta_cattan.util.keys import Keyed, above, at_least, key, one_of, within
 from tta_cattan.util.registry import Registry
 from tta_cattan.util.state import pack, unpack
@@ -294,7 +294,12 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
             try:
                 with self._normalizing(single) as notes:
                     logits = self.model(x)
-            except ValueError as error:
+            except (ValueError, RuntimeError) as error:
+                if x.ndim == 3 and not single:
+                    raise UserError(
+                        f"the network cannot take inputs of shape {tuple(x.shape)} ({first_line(error)}): give one "
+                        "image as a batch of one, x[None]"
+                    ) from error
                 if not single or "more than 1 value per channel" not in str(error):
                     raise
                 use_statistics(self.statistics_layers, "source", adapting)

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from yacs.config import CfgNode
 
-from tta_cattan.bench.paper.present import present_dimension, present_sweep, present_table
-from tta_cattan.bench.paper.recovered import present_recovery
-from tta_cattan.bench.paper.run import data_differences, setting_differences
-from tta_cattan.bench.paper.study import Study
+from tta_cattan.bench.paper.present import present_dimension, present_recovery, present_sweep, present_table
+from tta_cattan.bench.paper.study import Study, data_differences, setting_differences
 from tta_cattan.bench.results.published import published
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.results.summary import summarise

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tta_cattan.bench.paper.run import own_overrides
-from tta_cattan.bench.paper.study import load_study, read_study, study_names
+from tta_cattan.bench.paper.study import load_study, own_overrides, read_study, study_names
 from tta_cattan.bench.results.published import published
 from tta_cattan.bench.run.gather import domain_benchmark
 from tta_cattan.bench.run.plan import parse_sweeps, plan_rows

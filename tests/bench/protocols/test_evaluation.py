@@ -78,6 +78,7 @@ def test_lost_predictions_are_the_uniform_ones():
     metrics = evaluation.metrics()
     assert metrics["nll"] == pytest.approx(np.log(2)) and metrics["brier"] == pytest.approx(0.5)
     assert metrics["accuracy"] == 0 and evaluation.prediction.tolist() == [-1, -1]
+    assert evaluation.facts()["lost"] == 2
 
 
 def test_offline_counts_the_predictions_made_while_adapting():

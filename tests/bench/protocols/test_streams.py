@@ -187,7 +187,7 @@ def test_a_resumed_stream_is_the_undisturbed_one_bit_for_bit(name, tmp_path, mon
     monkeypatch.setattr(stream_module, "_SAVE_EVERY", 16)
     rng = random.Random(name)
     for number, setting in enumerate([*SETTINGS, {"order": "reset_each_shift", "correlated": True}]):
-        batch_size = rng.choice([1, 3, 8])
+        batch_size = (1, 3, 8)[number % 3]
         options = {"on_collapse": "reset"}
         torch.manual_seed(0)
         whole = run_stream(build(name, **options), stream(batch_size, **setting))

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tta_cattan import UserError
-from tta_cattan.bench.report import figures, style
-from tta_cattan.bench.report.style import need
+from tta_cattan.bench.report import figures
+from tta_cattan.bench.report.figures import need
 from tta_cattan.methods import ADAPTATION_REGISTRY, method_title
 from tta_cattan.metrics import reliability_bins
 
@@ -66,15 +66,15 @@ def test_a_legend_of_two_lines_is_read_line_by_line():
 def test_cost_writes_each_value():
     figure = figures.cost({"ms": {"TENT": 3.0, "IP": 5.0}, "MB": {"IP": 7.0}}, {"ms": "{:.1f}".format, "MB": str})
     assert [[bar.get_width() for bar in axes.patches] for axes in figure.axes] == [[3, 5], [7]]
-    assert {"3.0", "5.0", "7.0"} <= set(text_of(style.to_svg(figure, "cost")).split())
+    assert {"3.0", "5.0", "7.0"} <= set(text_of(figures.to_svg(figure, "cost")).split())
 
 
 def test_svg_takes_the_colour_of_the_page_and_keeps_to_itself():
     def one(name):
-        return style.to_svg(figures.bars(["a"], {"TENT": [1.0]}, "y"), name)
+        return figures.to_svg(figures.bars(["a"], {"TENT": [1.0]}, "y"), name)
 
     first, second = one("first"), one("second")
-    assert first.startswith("<svg") and "currentColor" in first and style.INK not in first
+    assert first.startswith("<svg") and "currentColor" in first and figures.INK not in first
     assert "<style" not in first, "a style would hold for the whole page"
     ids = [set(re.findall(r'id="([^"]*)"', svg)) for svg in (first, second)]
     assert ids[0] and not ids[0] & ids[1]
@@ -83,23 +83,23 @@ def test_svg_takes_the_colour_of_the_page_and_keeps_to_itself():
 
 
 def test_hostile_names_are_text():
-    svg = style.to_svg(figures.bars([HOSTILE], {HOSTILE: [1.0], "_hidden": [2.0]}, HOSTILE), "hostile")
+    svg = figures.to_svg(figures.bars([HOSTILE], {HOSTILE: [1.0], "_hidden": [2.0]}, HOSTILE), "hostile")
     assert "<script" not in svg
     assert "<script>alert('$x_{$')</script>??" in text_of(svg) and "_hidden" in text_of(svg)
 
 
 def test_save_writes_both_files(tmp_path):
-    svg = style.save(figures.bars(["a"], {"TENT": [1.0]}, "y"), tmp_path, "bars")
+    svg = figures.save(figures.bars(["a"], {"TENT": [1.0]}, "y"), tmp_path, "bars")
     ET.parse(tmp_path / "bars.svg")
     assert "prefers-color-scheme" in (tmp_path / "bars.svg").read_text(encoding="utf-8")
     assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG") and svg.startswith("<svg")
 
 
 def test_a_method_has_one_colour_in_every_figure():
-    assert style.colours(["TENT", "CATTAn"])["CATTAn"] == style.colours(["CATTAn", "mine"])["CATTAn"]
-    assert len(set(style.colours(["TENT", "a", "b", "c"]).values())) == 4
+    assert figures.colours(["TENT", "CATTAn"])["CATTAn"] == figures.colours(["CATTAn", "mine"])["CATTAn"]
+    assert len(set(figures.colours(["TENT", "a", "b", "c"]).values())) == 4
     titles = [method_title(name) for name in ADAPTATION_REGISTRY.registered_names()]
-    assert len(set(style.colours([*titles, "mine"]).values())) == len(titles) + 1
+    assert len(set(figures.colours([*titles, "mine"]).values())) == len(titles) + 1
 
 
 def test_a_missing_library_is_named_with_the_remedy():

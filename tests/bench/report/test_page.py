@@ -11,10 +11,10 @@ import numpy as np
 from runs_by_hand import HOSTILE, write_bare_run, write_run
 
 from tta_cattan.bench.report.comparison import group_runs
+from tta_cattan.bench.report.figures import MOST_ROWS
 from tta_cattan.bench.report.page import write_report
 from tta_cattan.bench.report.plots import plots_of
 from tta_cattan.bench.report.reading import find_runs
-from tta_cattan.bench.report.style import MOST_ROWS
 from tta_cattan.bench.report.tables import tables_of
 from tta_cattan.bench.results.store import Cell, Record, ResultsStore
 from tta_cattan.cli.main import main

@@ -10,9 +10,8 @@ from tta_cattan.bench.report import figures
 from tta_cattan.bench.report.comparison import group_runs
 from tta_cattan.bench.report.page import facts, write_report
 from tta_cattan.bench.report.pairs import compare_all
-from tta_cattan.bench.report.plots import plots_of
-from tta_cattan.bench.report.reading import find_runs
-from tta_cattan.bench.report.streams import StreamFacts, corruption_bands
+from tta_cattan.bench.report.plots import corruption_bands, plots_of
+from tta_cattan.bench.report.reading import StreamFacts, find_runs
 from tta_cattan.bench.report.tables import tables_of
 from tta_cattan.bench.results.store import Cell, Record, ResultsStore
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from itertools import product
 
@@ -147,19 +145,6 @@ def test_markdown_cells_cannot_break_the_table():
     assert summary.table().to_markdown().splitlines()[2] == r"| a\|b | **50.0** | **50.0** |"
 
 
-def test_csv_holds_full_precision(values):
-    rows = list(csv.DictReader(io.StringIO(summarise(full_records(values)).to_csv())))
-    assert list(rows[0]) == ["method", "domain", "severity", "metric", "mean", "std", "n_seeds"]
-    assert len(rows) == len(METHODS) * len(CORRUPTIONS) * 3
-    row = next(r for r in rows if (r["method"], r["domain"], r["metric"]) == ("tent", "fog", "accuracy"))
-    assert float(row["mean"]) == pytest.approx(values[2, 9].mean(), rel=1e-14)
-    assert float(row["std"]) == pytest.approx(values[2, 9].std(ddof=1), rel=1e-14)
-    assert (row["severity"], row["n_seeds"]) == ("5", "3")
-    single = summarise([record('odd,"name"', "fog", 0, accuracy=0.5)])
-    assert next(csv.DictReader(io.StringIO(single.to_csv())))["method"] == 'odd,"name"'
-    assert next(csv.DictReader(io.StringIO(single.to_csv())))["std"] == ""
-
-
 def test_json_holds_everything(values):
     summary = summarise(full_records(values)[:-1])
     read = json.loads(summary.to_json())
@@ -206,11 +191,10 @@ def test_text_of_many_columns_is_wrapped_and_names_severities():
 def test_written_files_are_whole_and_read_back(tmp_path, values):
     summary = summarise(full_records(values))
     summary.write(tmp_path / "run", ["# Digits", "", "seeds 0 1 2"])
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["summary.csv", "summary.json", "summary.md"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["summary.json", "summary.md"]
     markdown = (tmp_path / "run" / "summary.md").read_text(encoding="utf-8")
     assert markdown.startswith("# Digits\n\nseeds 0 1 2\n\n## Accuracy (%)\n\n| method |")
     assert summary.table("ece").to_markdown() in markdown and "## n" not in markdown
-    assert (tmp_path / "run" / "summary.csv").read_text() == summary.to_csv()
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["complete"] is True
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write.*summary.md"):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from digits_runs import start
 
 from tta_cattan.bench.run.cell import COST_METRICS, Meter
+from tta_cattan.util.memory import keep_freed_memory
 
 CPU = torch.device("cpu")
 BYTES = 200_000_000
@@ -34,17 +35,17 @@ def test_the_peak_is_that_of_the_cell_and_not_of_an_earlier_one():
     assert Meter(CPU).metrics(1)["peak_memory"] < during - 0.5 * BYTES
 
 
+def write_peaks(path: Path) -> None:
+    """Write the peaks of a cell with much memory and of one after it, where freed memory is kept."""
+    keep_freed_memory()
+    first = Meter(CPU)
+    np.ones(BYTES // 8)
+    path.write_text(f"{first.metrics(1)['peak_memory']:.0f} {Meter(CPU).metrics(1)['peak_memory']:.0f}")
+
+
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system cannot forget the highest mark")
-def test_memory_that_is_kept_for_speed_is_not_counted_again():
-    code = f"""
-import numpy as np, torch
-from tta_cattan.util.memory import keep_freed_memory
-from tta_cattan.bench.run.cell import Meter
-keep_freed_memory()
-first = Meter(torch.device("cpu"))
-np.ones({BYTES} // 8)
-print(int(first.metrics(1)["peak_memory"]), int(Meter(torch.device("cpu")).metrics(1)["peak_memory"]))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    first, second = map(int, done.stdout.split())
+def test_memory_that_is_kept_for_speed_is_not_counted_again(tmp_path):
+    process = start(write_peaks, tmp_path / "peaks")
+    process.join()
+    first, second = map(int, (tmp_path / "peaks").read_text().split())
     assert second < first - 0.5 * BYTES

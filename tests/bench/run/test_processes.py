@@ -35,7 +35,7 @@ def children_of(pid: int) -> list[int]:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="processes are found by /proc")
 def test_a_lost_worker_is_one_line(tmp_path):
-    arguments = compare(tmp_path / "save", "tent", "--workers", "1", SEEDS=",".join(map(str, range(500))))
+    arguments = compare(tmp_path / "save", "tent", "--workers", "1", SEEDS=",".join(map(str, range(200))))
     process = start(main_in_process, arguments, str(tmp_path / "output"))
     deadline = time.monotonic() + 300
     while not list((tmp_path / "save").glob("*/predictions/*")) and time.monotonic() < deadline:
@@ -49,7 +49,7 @@ def test_a_lost_worker_is_one_line(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="processes are found by /proc")
 def test_a_worker_ends_with_its_parent(tmp_path):
-    arguments = compare(tmp_path / "save", "tent", "--workers", "1", SEEDS=",".join(map(str, range(500))))
+    arguments = compare(tmp_path / "save", "tent", "--workers", "1", SEEDS=",".join(map(str, range(200))))
     process = start(main_in_process, arguments, str(tmp_path / "output"))
     deadline = time.monotonic() + PATIENCE
     while not list((tmp_path / "save").glob("*/predictions/*")) and time.monotonic() < deadline:
@@ -73,11 +73,12 @@ def test_a_worker_says_where_it_is(monkeypatch):
         return launchers.Fault(job.cell, "done")
 
     monkeypatch.setattr(progress, "_tell", None)
-    for name, ours in (("run_cell", run_cell), ("_settings", {}), ("_steps", None), ("begin_worker", lambda *_: None)):
+    for name, ours in (("run_cell", run_cell), ("_settings", {}), ("_steps", None)):
         monkeypatch.setattr(launchers, name, ours)
+    monkeypatch.setattr(launchers.Home, "enter", lambda _: None)
     monkeypatch.setattr(launchers.signal, "signal", lambda *_: None)
     steps = multiprocessing.SimpleQueue()
-    launchers._begin(launchers.pickle.dumps(({"tent": None}, [], {})), steps)
+    launchers._begin(launchers.pickle.dumps(({"tent": None}, launchers.Home.here())), steps)
     assert launchers._work(SimpleNamespace(cell=SimpleNamespace(label="tent"))).reason == "done"
     assert steps.get() == (os.getpid(), (0.5, "tent fog5 seed 0"))
     assert steps.get() == (os.getpid(), None) and steps.empty()

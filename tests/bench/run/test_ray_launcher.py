@@ -141,7 +141,7 @@ def test_what_ended_a_task_is_one_line(monkeypatch):
 def test_a_worker_of_other_versions_refuses():
     expected = {**versions(), "torch": "0.1"}
     with pytest.raises(UserError, match=r"has torch .* and the driver 0\.1: install the same"):
-        launchers._compute(*[None] * 5, ".", expected, [], {})
+        launchers.Home(".", expected, [], {}).enter()
 
 
 @needs_ray

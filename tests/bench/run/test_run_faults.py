@@ -15,6 +15,7 @@ from tta_cattan.bench.data import Stream
 from tta_cattan.bench.results import store as store_module
 from tta_cattan.bench.results.store import ResultsStore, checksum
 from tta_cattan.cli.main import main
+from tta_cattan.methods import Source
 from tta_cattan.util.errors import UserError
 
 
@@ -158,3 +159,15 @@ def test_too_little_memory_is_one_line(error, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("tta_cattan.bench.run.runner.run", fails)
     assert main(compare(tmp_path)) == 2
     assert capsys.readouterr().err.splitlines()[-1].endswith("lower TEST.BATCH_SIZE; what is finished is kept")
+
+
+@pytest.mark.parametrize("changes", [{}, {"SETTING": "continual"}], ids=["domains", "stream"])
+def test_outputs_that_are_not_finite_are_named(tmp_path, monkeypatch, capsys, changes):
+    def spoilt(self, x, indices=None):
+        return self.infer(x, adapting=False).masked_fill(torch.arange(len(x))[:, None] == 0, float("nan"))
+
+    monkeypatch.setattr(Source, "forward", spoilt)
+    assert main(compare(tmp_path, "source", **{"TEST.PROTOCOL": "online", "TEST.BATCH_SIZE": 32, **changes})) == 0
+    said = capsys.readouterr().err
+    expected = "4 of 128" if changes else "2 of 64"
+    assert f"{expected} outputs are not finite and count as wrong" in said

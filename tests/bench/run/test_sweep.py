@@ -47,7 +47,7 @@ def test_a_setting_that_is_a_list_stands_in_brackets():
     [
         ("cattan", ["CATTAN.D"], [], "give KEY=a,b,c"),
         ("cattan", ["CATTAN.D=8,,9"], [], "give KEY=a,b,c"),
-        ("cattan", ["CATTAN.DD=8"], [], "no key 'CATTAN.DD'. Did you mean 'CATTAN.D'"),
+        ("cattan", ["CATTAN.DD=8"], [], "unknown key 'CATTAN.DD'. Did you mean 'CATTAN.D'"),
         ("cattan", ["CATTAN=8"], [], "group of keys"),
         ("cattan", ["CATTAN.D=8", "CATTAN.D=9"], [], "given twice"),
         ("cattan", ["CATTAN.D=8,9"], ["CATTAN.D", "7"], "given twice"),

@@ -100,9 +100,7 @@ def test_the_command_tells_its_files_and_every_other_one_finds_them(tmp_path, ca
     cfg, benchmark = settings(tmp_path)
     assert source_model(cfg, benchmark).origin == str(path)
     other, _ = settings(tmp_path, **{"SOURCE.EPOCHS": 7})
-    with pytest.raises(
-        UserError, match=r"no source model at .*: train it with `tta-cattan train-source.*with epochs = 2"
-    ):
+    with pytest.raises(UserError, match=r"no source model at .*: train it with `tta-cattan train-source"):
         source_model(other, benchmark)
     with pytest.raises(UserError, match="has its weights already"):
         train_source(settings(tmp_path, **{"MODEL.ARCH": "torchvision/resnet18"})[0], benchmark)

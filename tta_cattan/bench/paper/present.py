@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tta_cattan.bench.paper.study import Study
-from tta_cattan.bench.report.figures import Curve, bars, dimension, lines
-from tta_cattan.bench.report.style import save
+from tta_cattan.bench.protocols.recovery import FALLBACKS, AgreementCounts, agreement_counts
+from tta_cattan.bench.report.figures import Curve, bars, dimension, lines, save, swept
 from tta_cattan.bench.results.published import PublishedRow, published
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import Statistic, Summary, sample_range
@@ -23,7 +22,10 @@ from tta_cattan.util.files import write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from tta_cattan.bench.paper.study import Study
+
 _MOST_DIMENSION_FIGURES = 4
+_AFTER = ("source_after", "target_after", "detection", "false_alarms")  # the gate of source recovery
 
 
 @dataclass(frozen=True)
@@ -168,20 +170,11 @@ def _sweep_figure(key: str, curves: dict[str, dict[Any, Statistic]], levels: dic
     """Draw lines over numbers, bars over words."""
     settings = list(dict.fromkeys(setting for points in curves.values() for setting in points))
     if all(isinstance(setting, (int, float)) and not isinstance(setting, bool) for setting in settings):
-        drawn = {name: _curve(points) for name, points in curves.items()}
-        wide = min(settings) > 0 and max(settings) >= 16 * min(settings)
         level = {name: 100 * found.mean for name, found in levels.items()}
-        return lines(drawn, key, "accuracy (%)", log_x=wide, level=level)
+        return swept({name: Curve.of(points) for name, points in curves.items()}, key, level)
     points = {**curves, **{name: dict.fromkeys(settings, found) for name, found in levels.items()}}
     series = {name: [100 * by[s].mean if s in by else None for s in settings] for name, by in points.items()}
     return bars([str(setting) for setting in settings], series, "accuracy (%)")
-
-
-def _curve(points: dict[Any, Statistic]) -> Curve:
-    x = sorted(points)
-    std = [100 * value for setting in x if (value := points[setting].std) is not None]
-    band = std if len(std) == len(x) else None
-    return Curve(x, [100 * points[setting].mean for setting in x], band)
 
 
 def present_dimension(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
@@ -202,3 +195,90 @@ def present_dimension(study: Study, gathered: Gathered, same_data: bool) -> Pres
     heads = ["domain", "target samples", "largest d possible", "d"]
     how = "by the stability rule" if not gathered.cfg.CATTAN.D else "by CATTAN.D"
     return Presentation((Table(heads, rows, f"The number of directions d, {how}"),), figures, paper_says(study))
+
+
+def present_recovery(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+    """Return each method's accuracies before and after the gate, tau swept, and which fall-back recovers more."""
+    by_method = {
+        method_title(row.method): agreement_counts(r for r in gathered.records if r.cell.label == row.label)
+        for row in gathered.rows
+    }
+    if not all(by_method.values()):
+        raise UserError(f"{study.name} needs results of TEST.PROTOCOL recovery: leave the protocol to the study")
+    tau = gathered.cfg.RECOVERY.TAU
+    said = list(paper_says(study))
+    figures: dict[str, Figure] = {}
+    for name, counts in by_method.items():
+        said.append(_finding(name, counts, tau))
+        figures[f"-{name}" if figures else ""] = _threshold_figure(counts)
+    return Presentation((_recovery_table(by_method, tau), _threshold_table(by_method)), figures, tuple(said))
+
+
+def _recovery_table(by_method: dict[str, list[AgreementCounts]], tau: float) -> Table:
+    """Return a row per method: accuracy before the gate and after it with either fall-back, and the detection."""
+    heads = [
+        "method", "source: before", "after, bypass", "after, source", "source model",
+        "target: before", "after, bypass", "after, source", "detected", "false alarms", "AUROC",
+    ]  # fmt: skip
+    rows = []
+    for name, counts in by_method.items():
+        found = [
+            _over(counts, lambda c: c.accuracy("source", "adapted")),
+            *(_mean(counts, tau, fallback, "source_after") for fallback in FALLBACKS),
+            _over(counts, lambda c: c.accuracy("source", "source")),
+            _over(counts, lambda c: c.accuracy("target", "adapted")),
+            *(_mean(counts, tau, fallback, "target_after") for fallback in FALLBACKS),
+            _mean(counts, tau, "source", "detection"),
+            _mean(counts, tau, "source", "false_alarms"),
+            _over(counts, AgreementCounts.auroc),
+        ]
+        rows.append([Entry(name), *map(percent, found)])
+    return Table(heads, rows, f"Accuracy, detection, false alarms and AUROC in % on a 50/50 mix, tau = {tau:g}")
+
+
+def _threshold_table(by_method: dict[str, list[AgreementCounts]]) -> Table:
+    """Return a row per method, fall-back and threshold that gates differently."""
+    rows = [
+        [
+            *map(Entry, (name, fallback, f"{tau:.2f}")),
+            *(percent(_mean(counts, tau, fallback, column)) for column in _AFTER),
+        ]
+        for name, counts in by_method.items()
+        for fallback in FALLBACKS
+        for tau in counts[0].thresholds()
+    ]
+    heads = ["method", "fall-back", "tau", "source accuracy", "target accuracy", "detected", "false alarms"]
+    caption = "Every threshold that gates differently (0 gates nothing, 1 all that are not unanimous), in %"
+    return Table(heads, rows, caption)
+
+
+def _finding(name: str, counts: list[AgreementCounts], tau: float) -> str:
+    """Say which fall-back recovers more on source samples, and what the gate costs on target samples."""
+    gain, loss = {}, {}
+    for fallback in FALLBACKS:
+        gated = [one.gate(tau, fallback) for one in counts]
+        gain[fallback] = 100 * fmean(g.source_after - g.source_before for g in gated)
+        loss[fallback] = 100 * fmean(g.target_after - g.target_before for g in gated)
+    best = max(FALLBACKS, key=gain.__getitem__)
+    verdict = "both fall-backs recover the same" if gain["bypass"] == gain["source"] else f"'{best}' recovers more"
+    changes = "; ".join(f"{f}: source {gain[f]:+.2f}, target {loss[f]:+.2f} points" for f in FALLBACKS)
+    return f"{name}, tau {tau:g}: {verdict} ({changes})"
+
+
+def _threshold_figure(counts: list[AgreementCounts]) -> Figure:
+    taus = counts[0].thresholds()
+    curves = {}
+    for fallback in FALLBACKS:
+        for origin in ("source", "target"):
+            found = {tau: _mean(counts, tau, fallback, f"{origin}_after") for tau in taus}
+            curves[f"{origin} samples ({fallback})"] = Curve.of(found)
+    return lines(curves, "tau", "accuracy (%)")
+
+
+def _mean(counts: list[AgreementCounts], tau: float, fallback: str, column: str) -> Statistic:
+    return _over(counts, lambda c: getattr(c.gate(tau, fallback), column))
+
+
+def _over(counts: list[AgreementCounts], value: Callable[[AgreementCounts], float]) -> Statistic:
+    """Return the mean of a fraction over seeds and domains, and its standard deviation."""
+    return Statistic.of([value(one) for one in counts])

@@ -80,13 +80,17 @@ class Evaluation:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return what figures need: the reliability bins, and the accuracy by epoch or the running count of hits."""
+        """Return the number of samples without a prediction, and what figures need.
+
+        That is the reliability bins, and the accuracy by epoch or the running count of hits.
+        """
         bins = {name: list(values) for name, values in vars(reliability_bins(self.confidence, self.correct)).items()}
+        facts = {"reliability": bins, "lost": int((self.prediction < 0).sum())}
         if not self.online:
-            return {"reliability": bins, "epochs": self.epochs}
+            return {**facts, "epochs": self.epochs}
         seen = sorted({round(len(self.label) * part / _WINDOWS) for part in range(1, _WINDOWS + 1)} - {0})
         right = self.correct.long().cumsum(0)
-        return {"reliability": bins, "stream": {"seen": seen, "correct": [int(right[n - 1]) for n in seen]}}
+        return {**facts, "stream": {"seen": seen, "correct": [int(right[n - 1]) for n in seen]}}
 
     def predictions(self) -> dict[str, NDArray[Any]]:
         """Return index, prediction, confidence and label in the order of the data set, in compact types."""

@@ -56,12 +56,13 @@ class StreamEvaluation(Evaluation):
         return {**super().metrics(), "worst_window": min(shares)}
 
     def facts(self) -> dict[str, Any]:
-        """Return what figures need: reliability, hits per window and per visit, the bands of the domains, collapses."""
+        """Return lost predictions, reliability, hits per window and per visit, the bands of the domains, collapses."""
         visit = torch.from_numpy(self.plan.visit)
         n_visits = len(self.plan.visits)
         seen, right = (torch.bincount(one, minlength=n_visits).tolist() for one in (visit, visit[self.correct]))
+        whole = super().facts()
         return {
-            "reliability": super().facts()["reliability"],
+            **{name: whole[name] for name in ("reliability", "lost")},
             "windows": {"size": WINDOW, "correct": window_counts(self.correct)[0]},
             "visits": [
                 {"domain": domain.label, "n": n, "correct": hits}

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tta_cattan.bench.report.reading import Run, Variant
-from tta_cattan.bench.report.streams import StreamFacts
+from tta_cattan.bench.report.reading import Run, StreamFacts, Variant
 from tta_cattan.bench.results.store import Record, row_label
 from tta_cattan.bench.results.summary import Summary, summarise_rows
 from tta_cattan.config import shared_keys

@@ -1,24 +1,66 @@
-"""Functions that draw numbers as matplotlib figures."""
+"""Numbers drawn as matplotlib figures, their look, and their files: SVG in the colour of the page's text, and PNG."""
 
 from __future__ import annotations
 
+import importlib
+import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tta_cattan.bench.report.style import INK, colours, label, need, styled
+from tta_cattan.bench.results.summary import Statistic
+from tta_cattan.methods import ADAPTATION_REGISTRY, method_title
 from tta_cattan.metrics import ReliabilityBins
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import atomic_path, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-    from tta_cattan.bench.report.streams import StreamFacts
+    from tta_cattan.bench.report.reading import StreamFacts
 
+# The colour of text and axes; in SVG, that of the surrounding text.
+INK = "#24292f"
+# Of medium lightness, to stand out on white and on black; distinct under most colour blindness.
+_PALETTE = (
+    "#e2543f", "#d36ba6", "#a56ede", "#b5835a", "#c99a12", "#8b949e", "#3f88d8", "#2aa79b",
+    "#5aa469", "#6f7fd6", "#9a8f2e", "#4fb0cf", "#c2703d", "#7d8a99",
+)  # fmt: skip
+MOST_ROWS = len(_PALETTE)  # more cannot be told apart by colour
+_LONGEST = 40
+_RC: Mapping[str, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": INK,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "grid.alpha": 0.15,
+    "grid.color": INK,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tta-cattan",  # ids that do not change from run to run
+    "text.color": INK,
+    "text.parse_math": False,  # a "$" in a name is a dollar
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+_STANDALONE = f"<style>svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:#d7dce2}}}}</style>"
 _WIDTH = 6.6  # inches; on a phone the page scales it down, and the text must stay legible
 _CHARACTERS = 78  # of a legend in one line
 _LEGEND_ROW = 0.25
@@ -32,6 +74,13 @@ class Curve:
     x: Sequence[float]
     y: Sequence[float]
     std: Sequence[float] | None = None
+
+    @classmethod
+    def of(cls, found: Mapping[float, Statistic]) -> Curve:
+        """Return fractions in % by their x, in its order; a standard deviation needs several seeds at every x."""
+        x = sorted(found)
+        std = [100 * value for place in x if (value := found[place].std) is not None]
+        return cls(x, [100 * found[place].mean for place in x], std if len(std) == len(x) else None)
 
     @property
     def band(self) -> tuple[list[float], list[float]]:
@@ -91,6 +140,13 @@ def lines(
         axes.set_xlabel(label(xlabel))
         axes.set_ylabel(label(ylabel))
     return figure
+
+
+def swept(curves: Mapping[str, Curve], key: str, level: Mapping[str, float]) -> Figure:
+    """Draw the accuracy against a swept key, whose axis is logarithmic where its settings span a factor of 16."""
+    every = [x for curve in curves.values() for x in curve.x]
+    wide = min(every) > 0 and max(every) >= 16 * min(every)
+    return lines(curves, key, "accuracy (%)", log_x=wide, level=level)
 
 
 def stream(
@@ -271,3 +327,59 @@ def _plain_ticks(axis: Axis) -> None:
 def _whole(curves: Mapping[str, Curve]) -> bool:
     """Whether all x are whole numbers."""
     return all(float(x).is_integer() for curve in curves.values() for x in curve.x)
+
+
+def need(name: str) -> ModuleType:
+    """Import a library of the extra ``[report]``, or say how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        package = name.partition(".")[0]
+        raise UserError(
+            f"the report needs {package}, which is not installed: pip install 'tta-cattan[report]'"
+        ) from error
+
+
+def styled() -> Any:
+    """Return the context in which figures are drawn and saved."""
+    return need("matplotlib").rc_context(_RC)
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """Return a colour per name: a registered method always has the same, other names take the rest in turn."""
+    places = [method_title(name) for name in ADAPTATION_REGISTRY.registered_names()]
+    names = list(names)
+    places += [name for name in names if name not in places]
+    return {name: _PALETTE[places.index(name) % len(_PALETTE)] for name in names}
+
+
+def label(name: str) -> str:
+    """Return a name for a figure: one short line of printable characters."""
+    text = "".join(c if c.isprintable() else "?" for c in name)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def to_svg(figure: Figure, name: str) -> str:
+    """Return the figure as an ``<svg>`` element for a page; ``name`` makes its ids unique."""
+    stream = io.StringIO()
+    with styled():
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    # A style inside an SVG element would apply to the whole page.
+    text = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", text, flags=re.DOTALL)
+    used = set(re.findall(r'(?:url\(#|href="#)([\w.-]+)', text))
+    text = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+    text = re.sub(r'(font(?:-family)?: [^;"]*?)(?:\'[^;"]*|sans-serif)', r"\1system-ui, sans-serif", text)
+    return text.replace(INK, "currentColor").strip() + "\n"
+
+
+def save(figure: Figure, folder: str | os.PathLike[str], name: str) -> str:
+    """Write ``name.svg`` and ``name.png`` into ``folder`` and return the ``<svg>`` element."""
+    svg = to_svg(figure, name)
+    head, end, body = svg.partition(">")
+    write_text(Path(folder) / f"{name}.svg", f'<?xml version="1.0" encoding="utf-8"?>\n{head}{end}{_STANDALONE}{body}')
+    with styled(), atomic_path(Path(folder) / f"{name}.png") as path:
+        figure.savefig(path, format="png", dpi=160, facecolor="white")
+    return svg

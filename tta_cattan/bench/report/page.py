@@ -15,10 +15,10 @@ import yaml
 
 from tta_cattan import __version__
 from tta_cattan.bench.report.comparison import Comparison, group_runs
+from tta_cattan.bench.report.figures import need, save
 from tta_cattan.bench.report.pairs import Pair, compare_all
 from tta_cattan.bench.report.plots import plots_of
 from tta_cattan.bench.report.reading import Run, find_runs
-from tta_cattan.bench.report.style import need, save
 from tta_cattan.bench.report.tables import plural, tables_of
 from tta_cattan.bench.results.table import Table, number_range
 from tta_cattan.util.files import write_text

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,22 @@ from numpy.typing import NDArray
 
 from tta_cattan.bench.report.comparison import Comparison
 from tta_cattan.bench.report.reading import Variant
-from tta_cattan.bench.results.paired import Difference, mcnemar, paired_difference
+from tta_cattan.util.errors import UserError
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference in accuracy, its confidence interval, and the number of images."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval excludes 0; otherwise neither method has won."""
+        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
@@ -51,11 +69,47 @@ def compare_all(comparison: Comparison) -> dict[tuple[str, str], Pair]:
         p_value = None
         images, difference = groups[0]
         if len(groups) == 1 and len(np.unique(images)) == len(images):  # a stream shows an image in every domain
-            p_value = mcnemar(int((difference > 0).sum()), int((difference < 0).sum()))[1]
+            p_value = mcnemar(int((difference > 0).sum()), int((difference < 0).sum()))
         found = paired_difference(groups, 1 - 0.05 / len(common))
         pair = Pair(first, second, found, len(groups), p_value)
         pairs[first, second], pairs[second, first] = pair, pair.reversed()
     return pairs
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Return the mid-p two-sided p-value of McNemar's test.
+
+    Of the ``n = b + c`` images that only one method has right, ``b ~ Binomial(n, 1/2)`` if neither is better:
+    ``p = 2 P(X <= min(b, c)) - P(X = min(b, c))``; the observed outcome counts by half.
+    """
+    from scipy.stats import binom
+
+    n, fewer = only_first + only_second, min(only_first, only_second)
+    seen = float(binom.pmf(fewer, n, 0.5))
+    if only_first == only_second:  # both tails contain the observed outcome
+        return 1.0 - seen / 2 if n else 1.0
+    return 2 * float(binom.cdf(fewer, n, 0.5)) - seen
+
+
+def paired_difference(
+    groups: Sequence[tuple[NDArray[np.integer], NDArray[np.number]]], level: float = 0.95
+) -> Difference:
+    """Return the mean over groups of the mean difference in each, with a cluster-robust Wald interval.
+
+    A group is (image, difference) of one domain and seed, difference = [first right] - [second right] in {-1, 0, 1}.
+    ``var = sum_i (sum_g (d_gi - mean_g) / (n_g G))^2`` times ``n / (n - 1)``: one image in many groups, under 15
+    corruptions or 3 seeds, is one independent observation.
+    """
+    if not groups:
+        raise UserError("no images are common to the two methods: there is nothing to compare")
+    means = [float(np.mean(difference)) for _, difference in groups]
+    images, place = np.unique(np.concatenate([image for image, _ in groups]), return_inverse=True)
+    shares = [(d - mean) / (len(d) * len(groups)) for (_, d), mean in zip(groups, means, strict=True)]
+    influence = np.bincount(place, np.concatenate(shares), minlength=len(images))
+    n = len(images)
+    error = math.sqrt(float(np.square(influence).sum()) * n / (n - 1)) if n > 1 else math.inf
+    mean, reach = sum(means) / len(means), NormalDist().inv_cdf((1 + level) / 2) * error
+    return Difference(mean, mean - reach, mean + reach, n)
 
 
 def _differences(one: Variant, other: Variant) -> list[tuple[NDArray[Any], NDArray[Any]]]:

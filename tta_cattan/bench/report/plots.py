@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from tta_cattan.bench.report import figures
 from tta_cattan.bench.report.comparison import Comparison
-from tta_cattan.bench.report.figures import Curve
-from tta_cattan.bench.report.streams import StreamFacts, corruption_bands
-from tta_cattan.bench.report.style import MOST_ROWS
+from tta_cattan.bench.report.figures import MOST_ROWS, Curve
+from tta_cattan.bench.report.reading import StreamFacts
 from tta_cattan.bench.results.store import Record, row_label
-from tta_cattan.bench.results.summary import Summary
+from tta_cattan.bench.results.summary import Statistic, Summary
 from tta_cattan.methods import method_title
 from tta_cattan.metrics import ReliabilityBins
 
@@ -82,29 +82,22 @@ def _over_sweeps(comparison: Comparison) -> Iterator[Plot]:
     found = {name: averages[name, "accuracy"] for name in comparison.variants if (name, "accuracy") in averages}
     swept = dict.fromkeys(key for name in found for key, _ in comparison.variants[name].settings)
     for key in swept:
-        points: dict[str, list[tuple[float, float, float | None]]] = {}
+        points: dict[str, dict[float, Statistic]] = {}
         level = {}
         for name, average in found.items():
             variant = comparison.variants[name]
             value = dict(variant.settings).get(key)
             line = row_label(method_title(variant.method), tuple(pair for pair in variant.settings if pair[0] != key))
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                points.setdefault(line, []).append((value, 100 * average.mean, average.std))
+                points.setdefault(line, {})[value] = average
             elif value is None:
                 level[line] = 100 * average.mean
-        curves = {}
-        for line, values in points.items():
-            if len(values) > 1:
-                x, y, std = zip(*sorted(values), strict=True)
-                curves[line] = Curve(x, y, [100 * s for s in std] if all(s is not None for s in std) else None)
+        curves = {line: Curve.of(found) for line, found in points.items() if len(found) > 1}
         if not curves:
             continue
-        every = [x for curve in curves.values() for x in curve.x]
-        wide = min(every) > 0 and max(every) / min(every) >= 20
         dashed = " Dashed: methods that do not read the key." if level else ""
         caption = f"Mean over the domains{_band(curves)}.{dashed}"
-        figure = figures.lines(curves, key, _POINTS, log_x=wide, level=level)
-        yield Plot(f"sweep-{key}", f"Accuracy against {key}", caption, figure)
+        yield Plot(f"sweep-{key}", f"Accuracy against {key}", caption, figures.swept(curves, key, level))
 
 
 def _band(curves: Mapping[str, Curve]) -> str:
@@ -138,6 +131,18 @@ def _over_windows(comparison: Comparison) -> Plot | None:
     bands = corruption_bands(next(iter(streams.values()))[0].bands)
     figure = figures.stream(curves, bands, collapses, "images seen", _POINTS)
     return Plot("windows", "Accuracy in windows of the stream", caption, figure)
+
+
+def corruption_bands(bands: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """Return the bands with neighbouring severities of one corruption joined: fog1, fog2 and so on are fog."""
+    joined: list[tuple[str, int, int]] = []
+    for label, start, end in bands:
+        name = re.sub(r"[1-5]$", "", label)
+        if joined and joined[-1][0] == name:
+            joined[-1] = (name, joined[-1][1], end)
+        else:
+            joined.append((name, start, end))
+    return joined
 
 
 def _monitored(comparison: Comparison) -> Plot | None:
@@ -249,9 +254,8 @@ def _curves(comparison: Comparison, points: Callable[[Record], Iterable[tuple[fl
         if not x or any([place for place, _ in one] != x for one in every):
             continue  # no points, or no common axis: domains of different sizes
         seeds = [
-            [100 * statistics.fmean(one[place][1] for one in found) for place in range(len(x))]
-            for found in by_seed.values()
+            [statistics.fmean(one[place][1] for one in found) for place in range(len(x))] for found in by_seed.values()
         ]
-        std = [statistics.stdev(values) for values in zip(*seeds, strict=True)] if len(seeds) > 1 else None
-        curves[name] = Curve(x, [statistics.fmean(values) for values in zip(*seeds, strict=True)], std)
+        means = [Statistic.of(values) for values in zip(*seeds, strict=True)]
+        curves[name] = Curve.of(dict(zip(x, means, strict=True)))
     return curves

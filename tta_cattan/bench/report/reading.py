@@ -1,4 +1,7 @@
-"""Reading the results, configs and descriptions in the folders of runs, tolerating gaps and damage."""
+"""Reading the results, configs and descriptions in the folders of runs, and what their records say of streams.
+
+Gaps and damage are tolerated.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,49 @@ logger = logging.getLogger(__name__)
 
 # One image set with one seed, on which two methods can be compared.
 Square = tuple[Domain, int]
+
+
+@dataclass(frozen=True)
+class StreamFacts:
+    """One stream: (middle, accuracy) of its windows, accuracy by domain, bands (domain, first, last), collapses.
+
+    A monitor's ``readings`` are (seen, estimate, low, high, drift), its ``changes`` the samples seen when it found a
+    new domain.
+    """
+
+    windows: tuple[tuple[float, float], ...]
+    domains: Mapping[str, float]
+    bands: tuple[tuple[str, int, int], ...]
+    collapsed_at: tuple[int, ...]
+    readings: tuple[tuple[float, ...], ...] = ()
+    changes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, record: Record) -> StreamFacts | None:
+        """Return the facts of a record, or None where it is not of a stream or is damaged."""
+        try:
+            info, n = record.info, int(record.metrics["n"])
+            size, hits = int(info["windows"]["size"]), info["windows"]["correct"]
+            starts = range(0, n, size)
+            windows = tuple(
+                ((start + min(start + size, n)) / 2, right / (min(start + size, n) - start))
+                for start, right in zip(starts, hits, strict=True)
+            )
+            seen: dict[str, int] = {}
+            right_of: dict[str, int] = {}
+            for visit in info["visits"]:
+                name = str(visit["domain"])
+                seen[name] = seen.get(name, 0) + int(visit["n"])
+                right_of[name] = right_of.get(name, 0) + int(visit["correct"])
+            domains = {name: right_of[name] / seen[name] for name in seen}
+            names = [str(visit["domain"]) for visit in info["visits"]]
+            bands = [(name, int(a), int(b)) for name, (a, b) in zip(names, info["bands"], strict=False)]
+            watched = info.get("monitor", {"readings": (), "changes": ()})
+            readings = tuple(tuple(map(float, one)) for one in watched["readings"] if len(one) == 5)
+            collapses, changes = (tuple(map(int, one)) for one in (info["collapsed_at"], watched["changes"]))
+            return cls(windows, domains, tuple(bands), collapses, readings, changes)
+        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+            return None
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Iterable, Mapping
 
 from tta_cattan.bench.report.comparison import Comparison
 from tta_cattan.bench.report.pairs import Pair
-from tta_cattan.bench.report.streams import accuracy_by_domain
+from tta_cattan.bench.report.reading import StreamFacts
 from tta_cattan.bench.results.summary import shown_as
 from tta_cattan.bench.results.table import MISSING, Entry, Table, mark_best, number_range
 from tta_cattan.methods import method_title
@@ -59,7 +60,7 @@ def _times_source(comparison: Comparison) -> list[Entry]:
 def _domains(comparison: Comparison) -> Table:
     """Return the accuracy on each domain; of a stream, on its domains, all visits of one together."""
     seeds = "Mean over seeds." if _several_seeds(comparison) else "One seed."
-    if by_row := {name: accuracy_by_domain(streams) for name, streams in comparison.streams.items()}:
+    if by_row := {name: _by_domain(streams) for name, streams in comparison.streams.items()}:
         domains = list(dict.fromkeys(domain for found in by_row.values() for domain in found))
         show, rows = shown_as("accuracy").show, comparison.summary.methods
         columns = [[_value(by_row.get(row, {}).get(domain), show) for row in rows] for domain in domains]
@@ -69,6 +70,13 @@ def _domains(comparison: Comparison) -> Table:
         return Table(["method", *domains], body, caption, "Accuracy by domain of the stream (%)", "by-domain")
     table = comparison.summary.table()
     return Table(table.heads, table.rows, seeds, "Accuracy by domain (%)", "by-domain")
+
+
+def _by_domain(streams: Iterable[StreamFacts]) -> dict[str, float]:
+    """Return the accuracy per domain that all streams have, all visits together, as the mean over them."""
+    first, *others = streams
+    shared = [domain for domain in first.domains if all(domain in facts.domains for facts in others)]
+    return {domain: statistics.fmean(facts.domains[domain] for facts in (first, *others)) for domain in shared}
 
 
 def _several_seeds(comparison: Comparison) -> bool:

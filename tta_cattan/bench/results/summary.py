@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import statistics
@@ -129,15 +127,6 @@ class Summary:
             notes = ["accuracy in %; avg and ECE: mean over the domains (standard deviation over seeds)"]
         return "\n".join([table.to_text(), *notes, *self._warnings(), ""])
 
-    def to_csv(self) -> str:
-        """Return every cell in long format and full precision (the averages are in the JSON)."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["method", "domain", "severity", "metric", "mean", "std", "n_seeds"])
-        for (method, domain, metric), found in self.cells.items():
-            writer.writerow([method, domain.name, domain.severity, metric, found.mean, found.std, found.n_seeds])
-        return text.getvalue()
-
     def to_json(self) -> str:
         content = {
             "schema": 1,
@@ -157,13 +146,13 @@ class Summary:
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
     def write(self, folder: str | os.PathLike[str], header_lines: Iterable[str] = ()) -> None:
-        """Write ``summary.md`` (the header lines, then a table per metric), ``summary.csv`` and ``summary.json``."""
+        """Write ``summary.md`` (the header lines, then a table per metric) and ``summary.json``."""
         parts = ["\n".join([*header_lines, *self._warnings()])]
         for metric in self.metrics:
             if metric != "n":  # the size of a domain is not a result
                 parts.append(f"## {shown_as(metric).title}\n\n{self.table(metric).to_markdown().rstrip()}")
         markdown = "\n\n".join(part for part in parts if part) + "\n"
-        for suffix, text in (("md", markdown), ("csv", self.to_csv()), ("json", self.to_json())):
+        for suffix, text in (("md", markdown), ("json", self.to_json())):
             write_text(Path(folder) / f"summary.{suffix}", text)
 
     def _table(self, heads: Sequence[str], columns: Iterable[Sequence[Entry]]) -> Table:

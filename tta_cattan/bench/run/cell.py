@@ -30,9 +30,8 @@ from tta_cattan.monitor import EVENTS, Monitor
 from tta_cattan.network.normalization import StreamStatistics, affine_parameters
 from tta_cattan.network.ownership import copy_for_adaptation, own_free_parameters
 from tta_cattan.util.errors import UserError, raise_if_interrupted
-from tta_cattan.util.memory import give_back_freed_memory, keep_freed_memory
+from tta_cattan.util.memory import give_back_freed_memory
 from tta_cattan.util.progress import progress
-from tta_cattan.util.registry import load_plugins
 
 _CLEAN = 1000  # samples without shift that a monitor is fitted to
 # Metrics that differ from one computation of a cell to the next.
@@ -143,17 +142,6 @@ def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:
         return stream
     order = torch.randperm(len(stream.dataset), generator=torch.Generator().manual_seed(seed))
     return stream.restricted(order[:n])
-
-
-def begin_worker(modules: Sequence[str], hosts: Mapping[str, Sequence[str]]) -> None:
-    """Make this process a worker: one thread, and the plug-ins and hosts' methods of the process that sends cells."""
-    from tta_cattan.bench.run.host_methods import borrow
-
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    load_plugins(modules)
-    for path, names in hosts.items():
-        borrow(path, names)
 
 
 def one_by_one(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:

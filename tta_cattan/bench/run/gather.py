@@ -18,9 +18,8 @@ from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.results.summary import Statistic, Summary, sample_range, summarise
 from tta_cattan.bench.run.dry_run import describe
 from tta_cattan.bench.run.plan import Row, Sweep, check_read, is_stream, plan_rows, seeds
-from tta_cattan.bench.run.runner import Outcome, run
+from tta_cattan.bench.run.runner import run
 from tta_cattan.bench.run.setting import check_rows, is_defined
-from tta_cattan.bench.source.model import ensure_trained
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 
@@ -52,7 +51,7 @@ def gather(
     benchmark = domain_benchmark(load_cfg(path, overrides)) if pairs else None
     if benchmark is None:
         rows = plan_rows(path, overrides, methods, sweeps)
-        outcome = run_trained(rows)
+        outcome = run(rows, train=True)
         return Gathered(tuple(rows), outcome.summary, tuple(outcome.records), (outcome.folder,))
     by_source = plan_sources(benchmark, path, overrides, methods, sweeps)
     records, folders = run_sources(benchmark, by_source)
@@ -95,7 +94,7 @@ def run_sources(
     folders: dict[Path, None] = {}
     for source, rows in by_source.items():
         logger.info("source domain %s", source)
-        outcome = run_trained(rows)
+        outcome = run(rows, train=True)
         folders[outcome.folder] = None
         # The target's name alone would be the same for every source.
         records += [
@@ -105,33 +104,10 @@ def run_sources(
     return records, tuple(folders)
 
 
-def run_trained(rows: Sequence[Row]) -> Outcome:
-    """Train the missing source models of a comparison, then run it."""
-    for row, benchmark in zip(rows, check_rows(rows), strict=True):
-        ensure_trained(row.cfg, benchmark)
-    return run(rows)
+def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str], dry_run: bool = False) -> str:
+    """Run every pair that the config asks for, reusing finished source models and cells; return the table.
 
-
-@dataclass(frozen=True)
-class Pairs:
-    """The results of all pairs, the published table, and how our data differ from the published ('': not at all)."""
-
-    summary: Summary
-    folder: Path
-    table: PublishedTable | None
-    difference: str
-
-    def remarks(self) -> list[str]:
-        if self.table is None:
-            return []
-        lines = [f"(paper): {self.table.title}; {'; '.join(self.table.remarks) or 'as published'}"]
-        if self.difference:
-            lines.append(f"NOT the data of the published figures: {self.difference}. Do not compare the two.")
-        return lines
-
-
-def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str], dry_run: bool = False) -> Pairs | str:
-    """Run every pair that the config asks for, reusing finished source models and cells; a dry run says what would run.
+    A dry run returns what would run.
 
     Note: a method that needs images has a row of dashes on features.
     """
@@ -147,7 +123,6 @@ def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str]
     by_source = plan_sources(benchmark, path, overrides, defined)
     check_read(overrides, [row for rows in by_source.values() for row in rows])
     benchmarks = {source: _benchmark(rows[0].cfg) for source, rows in by_source.items()}
-    difference = next(filter(None, (each.differs_from_published() for each in benchmarks.values())), "")
     if dry_run:
         return describe({source: (rows, [benchmarks[source]] * len(rows)) for source, rows in by_source.items()})
     records, _ = run_sources(benchmark, by_source)
@@ -159,11 +134,22 @@ def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str]
         for seed in seeds(row.cfg)
     ]
     summary = replace(summarise(records, expected), methods=tuple(names))
-    cfg = benchmark.cfg
+    cfg, table = benchmark.cfg, published_of(benchmark)
+    remarks = []
+    if table is not None:
+        remarks.append(f"(paper): {table.title}; {'; '.join(table.remarks) or 'as published'}")
+        if difference := next(filter(None, (each.differs_from_published() for each in benchmarks.values())), ""):
+            remarks.append(f"NOT the data of the published figures: {difference}. Do not compare the two.")
+    first = next(iter(by_source.values()))[0].cfg
+    about = (
+        f"{benchmark.name}, {first.MODEL.ARCH} trained on each of {', '.join(by_source)}; {sample_range(records)} "
+        f"samples per target; {first.TEST.PROTOCOL} protocol; seeds {', '.join(map(str, seeds(first)))}"
+    )
     name = f"{benchmark.name}-{cfg.MODEL.ARCH}-pairs-{cfg.TEST.PROTOCOL}".replace("/", "_")
-    pairs = Pairs(summary, Path(cfg.SAVE_DIR) / name, published_of(benchmark), difference)
-    summary.write(pairs.folder, _header(pairs, by_source, records))
-    return pairs
+    folder = Path(cfg.SAVE_DIR) / name
+    summary.write(folder, [about, *remarks, *_published_lines(table)])
+    shown = beside_published(summary, table).to_text()
+    return "\n".join([shown, *remarks, "", f"results: {folder}"])
 
 
 def published_of(benchmark: DomainBenchmark) -> PublishedTable | None:
@@ -209,19 +195,11 @@ def _benchmark(cfg: Any) -> DomainBenchmark:
     return benchmark
 
 
-def _header(pairs: Pairs, by_source: dict[str, list[Row]], records: Sequence[Record]) -> list[str]:
-    """Return the lines above the tables, including the published table."""
-    cfg = next(iter(by_source.values()))[0].cfg
-    lines = [
-        f"{cfg.CORRUPTION.DATASET}, {cfg.MODEL.ARCH} trained on each of {', '.join(by_source)}; "
-        f"{sample_range(records)} samples per target; {cfg.TEST.PROTOCOL} protocol; "
-        f"seeds {', '.join(map(str, seeds(cfg)))}",
-        *pairs.remarks(),
-    ]
-    if pairs.table is not None and pairs.table.columns:
-        domains = tuple(Domain(column) for column in pairs.table.columns)
-        empty = Summary(tuple(pairs.table.rows), domains, ("accuracy",), {}, {}, 0)
-        both = beside_published(empty, pairs.table)
-        only = replace(both, methods=both.methods[1::2])
-        lines += ["", "## Published accuracy (%)", "", only.table().to_markdown().rstrip()]
-    return lines
+def _published_lines(table: PublishedTable | None) -> list[str]:
+    """Return the published table, where there is one, as lines of Markdown."""
+    if table is None or not table.columns:
+        return []
+    domains = tuple(Domain(column) for column in table.columns)
+    both = beside_published(Summary(tuple(table.rows), domains, ("accuracy",), {}, {}, 0), table)
+    only = replace(both, methods=both.methods[1::2])
+    return ["", "## Published accuracy (%)", "", only.table().to_markdown().rstrip()]

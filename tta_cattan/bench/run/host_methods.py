@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.jit import ScriptFunction
 from torch.utils.data import DataLoader, Subset
 from yacs.config import CfgNode
 
@@ -125,7 +126,7 @@ class HostMethod(AdaptationMethod):
 
     def predict(self, x: Tensor) -> Tensor:
         """Return what the method would answer, from a copy that is thrown away with its update."""
-        return self._answer(_copied(self._built(x)), x)
+        return self._answer(self._asked(_copied, self._built(x)), x)
 
     def describe(self) -> dict[str, Any]:
         """Return the counts of the safety, and which host it was."""
@@ -190,9 +191,10 @@ class HostMethod(AdaptationMethod):
 def _copied(host: nn.Module) -> nn.Module:
     """Return a copy of the host's method, with the attributes that its optimizers add (SAR's has another inside).
 
-    Optimizers are copied by what they pickle, which leaves these attributes out.
+    Optimizers are copied by what they pickle, which leaves these attributes out. Scripted functions (CoTTA's) cannot be
+    copied, and need not be.
     """
-    memo: dict[int, Any] = {}
+    memo: dict[int, Any] = {id(value): value for value in vars(host).values() if isinstance(value, ScriptFunction)}
     twin = copy.deepcopy(host, memo)
     for optimizer in (value for value in vars(host).values() if isinstance(value, torch.optim.Optimizer)):
         theirs = vars(memo[id(optimizer)])

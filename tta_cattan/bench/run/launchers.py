@@ -17,21 +17,52 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from tta_cattan.bench.results.identity import versions
 from tta_cattan.bench.results.store import Cell, Record
-from tta_cattan.bench.run.cell import Fault, begin_worker, run_cell
-from tta_cattan.bench.run.host_methods import borrowed
+from tta_cattan.bench.run.cell import Fault, run_cell
+from tta_cattan.bench.run.host_methods import borrow, borrowed
 from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.util.errors import UserError, first_line
+from tta_cattan.util.memory import keep_freed_memory
 from tta_cattan.util.progress import relay_progress, show_running
-from tta_cattan.util.registry import imported_modules
+from tta_cattan.util.registry import imported_modules, load_plugins
 
 logger = logging.getLogger(__name__)
+
+
+class Home(NamedTuple):
+    """What a worker shares with the process that sends it cells."""
+
+    folder: str
+    versions: Mapping[str, str]
+    modules: Sequence[str]  # that register methods
+    hosts: Mapping[str, Sequence[str]]  # names of borrowed methods, by the path of their checkout
+
+    @classmethod
+    def here(cls) -> Home:
+        return cls(str(Path.cwd()), versions(), imported_modules(), borrowed())
+
+    def enter(self) -> None:
+        """Make this process a worker, on one thread; one with other versions would give results that are no peers."""
+        here = versions()
+        for name, version in self.versions.items():
+            if here[name] != version:
+                raise UserError(
+                    f"a worker on {platform.node()} has {name} {here[name]} and the driver {version}: install the same "
+                    "versions on every node"
+                )
+        if Path(self.folder).is_dir():  # relative paths of the config are the driver's
+            os.chdir(self.folder)
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        load_plugins(self.modules)
+        for path, names in self.hosts.items():
+            borrow(path, names)
 
 
 @dataclass(frozen=True)
@@ -48,7 +79,7 @@ class ProcessLauncher:
         if not jobs:
             return
         # It is pickled here, because torch would hand over tensors as open files.
-        beginning = pickle.dumps((dict(settings), imported_modules(), borrowed()))
+        beginning = pickle.dumps((dict(settings), Home.here()))
         context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
         steps = context.SimpleQueue()
         running: dict[int, tuple[float, str]] = {}  # by the worker's id: the part that is done, and the cell's name
@@ -91,10 +122,10 @@ def _begin(beginning: bytes, steps: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     relay_progress(lambda *step: steps.put((os.getpid(), step)))
-    settings, modules, hosts = pickle.loads(beginning)  # of this run: nothing from outside is unpickled
+    settings, home = pickle.loads(beginning)  # of this run: nothing from outside is unpickled
     _settings.update(settings)
     _steps = steps
-    begin_worker(modules, hosts)
+    home.enter()
 
 
 def _end_with_parent() -> None:
@@ -198,7 +229,7 @@ def _finished(ray: ModuleType, jobs: Sequence[Job], settings: Mapping[str, Setti
             shared[id(value)] = ray.put(value)
         return shared[id(value)]
 
-    pending = {}
+    pending, home = {}, Home.here()
     for job in jobs:
         cell = job.cell
         setting = settings[cell.label]
@@ -209,8 +240,7 @@ def _finished(ray: ModuleType, jobs: Sequence[Job], settings: Mapping[str, Setti
             max_retries=_RETRIES,
         )
         parts = [put(part) for part in (setting.benchmark, setting.loaded, setting.subspace)]
-        here = str(Path.cwd()), versions(), imported_modules(), borrowed()
-        pending[task.remote(job, setting.device, *parts, *here)] = cell
+        pending[task.remote(job, setting.device, *parts, home)] = cell
     while pending:
         (done,), _ = ray.wait(list(pending), num_returns=1)
         yield _result(ray, done, pending.pop(done))
@@ -231,26 +261,7 @@ def _result(ray: ModuleType, reference: Any, cell: Cell) -> Record | Fault:
         ) from error
 
 
-def _compute(
-    job: Job,
-    device: torch.device,
-    benchmark: Any,
-    loaded: Any,
-    subspace: Any,
-    folder: str,
-    expected: Mapping[str, str],
-    modules: Sequence[str],
-    hosts: Mapping[str, Sequence[str]],
-) -> Record | Fault:
-    """Compute a cell in a worker, on one thread; a worker with other versions would give results that are no peers."""
-    here = versions()
-    for name, version in expected.items():
-        if here[name] != version:
-            raise UserError(
-                f"a Ray worker on {platform.node()} has {name} {here[name]} and the driver {version}: install the "
-                "same versions on every node"
-            )
-    if Path(folder).is_dir():  # relative paths of the config are the driver's
-        os.chdir(folder)
-    begin_worker(modules, hosts)
+def _compute(job: Job, device: torch.device, benchmark: Any, loaded: Any, subspace: Any, home: Home) -> Record | Fault:
+    """Compute a cell in a worker."""
+    home.enter()
     return run_cell(job, Setting(benchmark, loaded, device, subspace))

@@ -17,15 +17,13 @@ from tta_cattan.bench.results.identity import fingerprint, versions
 from tta_cattan.bench.results.store import Cell, row_label
 from tta_cattan.config import (
     RESET_EACH_SHIFT,
-    get_defaults,
-    key_names,
+    find_key,
     leaves,
     load_cfg,
     method_keys,
     own_keys,
     setting_name,
     shared_keys,
-    suggestion,
 )
 from tta_cattan.config.declared import SHARED
 from tta_cattan.methods import ADAPTATION_REGISTRY
@@ -64,11 +62,7 @@ class Sweep:
             raise UserError(f"--sweep {text!r}: give KEY=a,b,c, e.g. CATTAN.D=64,128,256")
         if key in _REFUSED:
             raise UserError(f"--sweep {text!r}: {key} cannot be swept: {_REFUSED[key]}")
-        keys = dict(leaves(get_defaults()))
-        if key not in keys:
-            known = key in key_names(get_defaults())
-            hint = " It is a group of keys" if known else suggestion(key, keys)
-            raise UserError(f"--sweep {text!r}: there is no key {key!r}.{hint}")
+        find_key(key, f"--sweep {text!r}")
         return cls(key, values)
 
 

@@ -23,6 +23,7 @@ from tta_cattan.bench.run.log import error_line, setup_logging
 from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells, protocol_name, seeds
 from tta_cattan.bench.run.plausible import warn_of_wrong_setup
 from tta_cattan.bench.run.setting import Setting, check_rows, prepare_settings, rehearse_rows, subspace_hash
+from tta_cattan.bench.source.model import ensure_trained
 from tta_cattan.config import dump_yaml, own_keys, to_dict
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_text, write_text
@@ -43,9 +44,13 @@ class Outcome(NamedTuple):
     records: list[Record]
 
 
-def run(rows: Sequence[Row], launcher: Launcher = one_by_one) -> Outcome:
+def run(rows: Sequence[Row], launcher: Launcher = one_by_one, train: bool = False) -> Outcome:
+    """Compute what is missing of a comparison; with ``train``, source models that take hours are trained first."""
     benchmarks = check_rows(rows)
     rehearse_rows(rows, benchmarks)
+    if train:
+        for row, benchmark in zip(rows, benchmarks, strict=True):
+            ensure_trained(row.cfg, benchmark)
     first = rows[0].cfg
     torch.backends.cudnn.benchmark = first.CUDNN.BENCHMARK
     prepared = prepare_settings(rows, benchmarks)
@@ -198,6 +203,11 @@ def _compute(
     computed = _kept(launcher(missing, settings), {job.cell: job.cfg for job in missing}, settings, store, left_out)
     for record in progress(chain(there, computed), len(jobs), "results"):
         cell = record.cell
+        if lost := record.info.get("lost"):
+            logger.warning(
+                "%s on %s: %d of %d outputs are not finite and count as wrong",
+                cell.label, cell.target.label, lost, record.metrics["n"],
+            )  # fmt: skip
         found = accuracies[cell.label, cell.target]
         found.append(record.metrics.get("accuracy", float("nan")))
         if len(found) == wanted[cell.label, cell.target]:  # one line per domain, as in TENT: the mean over the seeds

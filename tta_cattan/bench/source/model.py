@@ -10,7 +10,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ def require_trained(cfg: CfgNode, benchmark: Benchmark) -> None:
         return
     raise UserError(
         f"there is no source model at {path}: train it with `tta-cattan train-source --cfg FILE DATA.SOURCE "
-        f"{cfg.DATA.SOURCE!r}` and the same SOURCE keys, or set MODEL.CKPT_PATH{_other_recipes(path, cfg, benchmark)}"
+        f"{cfg.DATA.SOURCE!r}` and the same SOURCE keys, or set MODEL.CKPT_PATH"
     )
 
 
@@ -145,18 +144,6 @@ def _metadata(path: Path) -> dict[str, str]:
             return file.metadata() or {}
     except (SafetensorError, OSError):
         return {}
-
-
-def _other_recipes(path: Path, cfg: CfgNode, benchmark: Benchmark) -> str:
-    """Return how the recipe of an existing model of the same source and architecture differs, if there is one."""
-    wanted = describe_training(cfg, benchmark)
-    for other in sorted(path.parent.glob(f"{_stem(cfg, benchmark)}-*.safetensors")):
-        with suppress(ValueError, AttributeError, RecursionError):  # a damaged neighbour says nothing
-            found = json.loads(_metadata(other).get("recipe", "{}"))
-            for key, value in wanted.items():
-                if found.get(key, value) != value:
-                    return f" ({other} was trained with {key} = {found[key]!r}, and this config has {value!r})"
-    return ""
 
 
 _MOMENTUM = 0.9

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
-from tta_cattan.bench.data.corruptions.apply import corrupt_batch, corruption, image_rng
+from tta_cattan.bench.data.corruptions import corrupt_batch, corruption, image_rng
 from tta_cattan.bench.data.corruptions.strengths import TableName
 from tta_cattan.bench.data.datasets import check_images, read_npz
 from tta_cattan.bench.data.image_files import read_rgb
