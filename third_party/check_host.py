@@ -29,7 +29,10 @@ from tta_cattan.methods import AdaptationMethod, setup_model
 from tta_cattan.util.errors import UserError
 
 DOMAINS = ("gaussian_noise", "fog")
-METHOD = ["MODEL.ADAPTATION", "cattan", "CATTAN.D", "8", "CATTAN.LAMBDA_LR", "1", "CATTAN.SOURCE_BASIS", "classifier"]
+METHOD = [
+    "MODEL.ADAPTATION", "cattan", "OPTIM.LR", "1e-3", "CATTAN.D", "8", "CATTAN.LAMBDA_LR", "1",
+    "CATTAN.SOURCE_BASIS", "classifier",
+]  # fmt: skip
 SMALL = ["CORRUPTION.TYPE", str(list(DOMAINS)), "CORRUPTION.SEVERITY", "[5]", "TEST.BATCH_SIZE", "20"]
 
 

@@ -46,7 +46,7 @@ for _ in range(12):
     optimizer.step()
 net.eval()
 
-target = [(0.35 * x + 0.5 + 0.12 * torch.randn_like(x), y) for x, y in (stripes(32) for _ in range(8))]
+target = [(0.35 * x + 0.5 + 0.12 * torch.randn_like(x), y) for x, y in (stripes(32) for _ in range(4))]
 
 # %% [markdown]
 # ## Every method, the same stream
@@ -66,15 +66,15 @@ for name in ADAPTATION_REGISTRY.registered_names():
     for x, y in target:
         right += int((method(x).argmax(1) == y).sum())
     spent = time.perf_counter() - started
-    found[name] = right / 256
-    print(f"{name:14}{100 * found[name]:8.1f}%{1e3 * spent / 256:10.1f}")
+    found[name] = right / 128
+    print(f"{name:14}{100 * found[name]:8.1f}%{1e3 * spent / 128:10.1f}")
 
 # %% [markdown]
 # ## What to look at
 #
 # - **Source against Norm**: is the shift in the statistics of the normalisation layers? Then most methods help.
 # - **Accuracy against cost**: an update costs two to three predictions.
-# - **Chance**: 256 images decide differences of six points, no smaller ones. `tta-cattan compare` with
+# - **Chance**: 128 images decide differences of nine points, no smaller ones. `tta-cattan compare` with
 #   `tta-cattan report` does the same with confidence intervals, several seeds and resumable runs, on [data in
 #   folders](../data.md).
 #
