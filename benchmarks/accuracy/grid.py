@@ -28,7 +28,6 @@ COLUMNS: Mapping[str, Sequence[Any]] = {
     "mirror": ("MIRROR", True),
     "both": ("BN.STATISTICS", "blend", "MIRROR", True),
     "classes": ("CLASSES.USE", True),
-    "blend and classes": ("BN.STATISTICS", "blend", "CLASSES.USE", True),
     "all": ("BN.STATISTICS", "blend", "MIRROR", True, "CLASSES.USE", True),
 }
 
@@ -84,9 +83,9 @@ def grids(data: Path, out: Path) -> list[Grid]:
     online, offline = ["TEST.PROTOCOL", "online"], ["TEST.PROTOCOL", "offline", "TEST.EPOCHS", 3]
     features = {name: ["DATA_DIR", out / "features" / name] for name in ("office31", "officehome")}
     on_features = {
-        "columns": ("nothing", "blend", "classes", "blend and classes"),
-        "rates": (1e-4, 1e-3, 1e-2, 3e-2, 1e-1),
-        "readings": ("CATTAN.CLASS_BALANCE=sum,running",),
+        "columns": ("nothing", "classes"),
+        "rates": (1e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+        "readings": ("CATTAN.CLASS_BALANCE=running", "CATTAN.LAMBDA_ALIGN=1,0.1,0.01,0.001"),
         "pairs": True,
     }
     without_images = tuple(method for method in (*FIXED, *LEARNING) if method != "ip")

@@ -22,6 +22,7 @@ from tta_cattan.bench.data.image_files import ImageList
 from tta_cattan.bench.source import extract
 from tta_cattan.cli.main import main
 from tta_cattan.util import files
+from tta_cattan.util.progress import progress
 
 pytest.importorskip("timm")
 
@@ -91,6 +92,13 @@ def test_again_it_computes_nothing(whole, capsys, monkeypatch):
     assert main(command(whole)) == 0
     assert capsys.readouterr().out.count(f"0 shards made, {SHARDS} were there already\n") == 2
     assert contents(whole) == before
+
+
+def test_progress_counts_images(tmp_path, monkeypatch):
+    bars = []
+    monkeypatch.setattr(extract, "progress", lambda *args: bars.append(progress(*args)) or bars[-1])
+    assert main(command(tmp_path)) == 0
+    assert [(bar.n, bar.total) for bar in bars] == [(N, N)] * 2
 
 
 def extract_as_rank(rank: int, port: int, arguments: list[str], output: str) -> None:

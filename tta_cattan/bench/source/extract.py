@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,28 +122,32 @@ def extract_domain(
         manifest.write(folder)
     shards = list(enumerate(manifest.shards()))[workers.rank :: workers.count]
     missing = [(position, rows) for position, rows in shards if not shard_is_complete(folder, manifest, position)]
-    started = time.perf_counter()
-    for position, rows in progress(missing, len(missing), f"features of {domain.label}"):
-        features, labels = encode(cfg, encoder, Subset(dataset, rows))
-        if not np.isfinite(features).all():
-            raise UserError(
-                f"the features of {domain.label} hold NaN or Inf in the rows {rows.start} to {rows.stop - 1}: check "
-                "the weights and MIXED_PRECISION"
-            )
-        write_shard(folder, manifest, position, features, labels)
     images = sum(len(rows) for _, rows in missing)
+    started = time.perf_counter()
+    with progress(None, images, f"features of {domain.label}") as bar:
+        for position, rows in missing:
+            features, labels = encode(cfg, encoder, Subset(dataset, rows), bar.update)
+            if not np.isfinite(features).all():
+                raise UserError(
+                    f"the features of {domain.label} hold NaN or Inf in the rows {rows.start} to {rows.stop - 1}: "
+                    "check the weights and MIXED_PRECISION"
+                )
+            write_shard(folder, manifest, position, features, labels)
     return Share(len(missing), len(shards) - len(missing), images, time.perf_counter() - started)
 
 
 @torch.no_grad()
-def encode(cfg: CfgNode, encoder: LoadedModel, dataset: Dataset) -> tuple[np.ndarray, Sequence[int]]:
-    """Return the features (float32) and labels of a data set, in its order."""
+def encode(
+    cfg: CfgNode, encoder: LoadedModel, dataset: Dataset, done: Callable[[int], object]
+) -> tuple[np.ndarray, Sequence[int]]:
+    """Return the features (float32) and labels of a data set, in its order; ``done`` is told the size of each batch."""
     device = resolve_device(cfg.DEVICE)
     features, labels = [], []
     for batch in Stream(dataset, cfg.TEST.BATCH_SIZE, None, device, cfg.TEST.NUM_WORKERS):
         with torch.autocast(device.type, torch.bfloat16, enabled=cfg.MIXED_PRECISION):
             features.append(encoder.model(batch.inputs).float().cpu())
         labels += batch.labels.tolist()
+        done(len(batch.labels))
     return torch.cat(features).numpy(), labels
 
 
