@@ -17,7 +17,7 @@ from tta_cattan.methods import ADAPTATION_REGISTRY
 ROOT = Path(__file__).parents[2] / "cfgs"
 FILES = sorted(path for path in ROOT.rglob("*.yaml") if path.parent.name != "paper")  # those are studies
 METHODS = {"source", "norm", "tent", "tent_plus", "shot", "ip", "cattan", "cattan_plus", "cattan_forward"}
-VARIANTS = {"cattan_authors": "cattan", "extract": "source"}  # a second file of one method
+VARIANTS = {"cattan_authors": "cattan", "cattan_free": "cattan", "extract": "source"}  # a second file of one method
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
