@@ -84,7 +84,7 @@ def grids(data: Path, out: Path) -> list[Grid]:
     features = {name: ["DATA_DIR", out / "features" / name] for name in ("office31", "officehome")}
     on_features = {
         "columns": ("nothing", "classes"),
-        "rates": (1e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+        "rates": (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
         "readings": ("CATTAN.CLASS_BALANCE=running", "CATTAN.LAMBDA_ALIGN=1,0.1,0.01,0.001"),
         "pairs": True,
     }
