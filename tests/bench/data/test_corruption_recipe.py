@@ -65,6 +65,15 @@ def test_other_corruptions_are_added_to_the_same_recipe(images, tmp_path):
     assert make(images, tmp_path / "out") == 0
 
 
+def test_images_may_lie_behind_links(images, tmp_path):
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for folder in images.iterdir():
+        (linked / folder.name).symlink_to(folder)
+    assert make(linked, tmp_path / "out") == 0
+    assert make(linked, tmp_path / "out", corruptions="contrast,frost") == 0
+
+
 def test_other_images_are_refused_and_more_of_the_same_are_not(tmp_path, capsys):
     images = write_images(tmp_path / "clean")
     assert make(images, tmp_path / "out") == 0

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import numpy as np
@@ -116,10 +116,9 @@ def keep_recipe(out: Path, asked: dict[str, Any], images: Sequence[Path], root: 
             was = known[option]
             raise UserError(f"{out} was made with {option} {was}, and this run has {value}: {elsewhere}, or remove it")
     for name, identity in known.get("images", {}).items():
-        # The name comes from a file: nothing outside the folder of the images is opened.
-        image = (root / name).resolve()
-        inside = image.is_relative_to(root.resolve()) and image.is_file()
-        if not inside or sha256_file(image)[:12] != identity:
+        # The name comes from a file: it may not lead out of the folder of the images, but links in that folder may.
+        inside = not PurePath(name).is_absolute() and ".." not in PurePath(name).parts and (root / name).is_file()
+        if not inside or sha256_file(root / name)[:12] != identity:
             raise UserError(f"{out} was made from other images than {root} (see {name}): {elsewhere}")
     hashes = {file.relative_to(root).as_posix(): sha256_file(file)[:12] for file in images}
     recipe = {**known, **asked, "images": {**hashes, **known.get("images", {})}}
