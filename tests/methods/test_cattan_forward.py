@@ -166,20 +166,51 @@ def test_folds_into_the_source_architecture(source, bias):
     assert method.describe()["source_moments"] == source
 
 
-def test_a_layer_without_a_convolution_before_it_folds_only_its_variances():
+class Shared(nn.Sequential):
+    """What the convolution gives goes past the BatchNorm too."""
+
+    def forward(self, x):
+        x = self[0](x)
+        x = x + self[2](x)
+        for layer in list(self)[3:]:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("kind", "between"), [(nn.Sequential, nn.ReLU()), (nn.Sequential, nn.ReLU(inplace=True)), (Shared, nn.Identity())]
+)
+def test_a_layer_without_a_convolution_of_its_own_folds_only_its_variances(kind, between):
     torch.manual_seed(0)
-    layers = (nn.Conv2d(3, 6, 3), nn.ReLU(), nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
-    net = nn.Sequential(*layers).eval()
+    net = kind(
+        nn.Conv2d(3, 6, 3), between, nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5)
+    ).eval()
     source = fit_source_moments(net, [images(64, 1)])
     method = CATTAnForward(copy.deepcopy(net), source_moments=source)
     method(shifted("strong", 1, 64))
     assert method.target.domain.maps["2"][0].ndim == 2
-    with pytest.raises(UserError, match=r"directly before '2'.*CATTAN_FORWARD.CHANNELS 0"):
+    with pytest.raises(UserError, match=r"feeds '2' directly.*CATTAN_FORWARD.CHANNELS 0"):
         method.fold()
     method = CATTAnForward(copy.deepcopy(net), source_moments=source, channels=0)
     method(shifted("strong", 1, 64))
     x = shifted("strong", 2)
     torch.testing.assert_close(method.fold()(x), method.predict(x), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_convolutions_that_do_the_work_of_their_layers_give_the_same(bias, monkeypatch):
+    net = network()
+    if not bias:
+        net.conv2 = nn.Conv2d(6, 12, 3, 2, 1, bias=False)
+    method, x = build("cattan_forward", net), shifted("bright", 9, 64)
+    for name in ("bright", "dark", "bright"):
+        for seed in range(3):
+            method(shifted(name, seed))
+        merged = method.predict(x)
+        assert "norm2" in method._merged
+        with monkeypatch.context() as patch:
+            patch.setattr(CATTAnForward, "_convolutions", lambda self: {})
+            torch.testing.assert_close(merged, method.predict(x), atol=1e-5, rtol=1e-5)
 
 
 def test_domains_far_from_the_source_are_told_apart_by_their_own_spread():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import weakref
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from tta_cattan.alignment.recolouring import (
@@ -90,7 +95,7 @@ class ForwardTarget(Target):
     recent: Tensor | None = None  # mean signature of the last small batches
     recent_count: float = 0.0
     frequencies: Tensor | None = None  # of the classes predicted last, in whatever domain
-    producers: dict[str, str] = field(default_factory=dict)  # the convolution directly before each layer
+    producers: dict[str, str] | None = None  # the convolution whose output each layer alone takes; None: not seen yet
     consumer: str = ""  # the linear layer directly behind the projection
 
     @property
@@ -267,14 +272,43 @@ class CATTAnForward(AdaptationMethod):
         if adapting and finite is not None and not finite.all():
             self.safety.skip("batch", x)
         passing = _Pass(self, adapting, finite)
-        with (
-            hooked(passing.hooks(self.model, self.layer)),
-            replaced_forward(batch_norms(self.model), passing.forward),
-        ):
+        with ExitStack() as stack:
+            stack.enter_context(replaced_forward(batch_norms(self.model), passing.forward))
+            stack.enter_context(replaced_forward(self._convolutions(), passing.convolve))
+            stack.enter_context(hooked(passing.hooks(self.model, self.layer)))
+            if passing.uses is not None:
+                stack.enter_context(passing.uses)
             logits = super().infer(x, adapting)
+        if passing.uses is not None:
+            self.target.producers = passing.uses.producers()
         if adapting and passing.usable:
             self.target.predicted(passing.domain, logits if passing.kept is None else logits[passing.kept])
         return logits
+
+    def _convolutions(self) -> dict[str, _ConvNd]:
+        """Return the ungrouped convolution that each BatchNorm alone takes in, by the BatchNorm's name."""
+        if self.mixed_precision or not self.target.producers:
+            return {}
+        found = {name: self.model.get_submodule(producer) for name, producer in self.target.producers.items()}
+        return {name: conv for name, conv in found.items() if isinstance(conv, _ConvNd) and conv.groups == 1}
+
+    def merged(self, name: str, conv: _ConvNd, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of a convolution with a map and the BatchNorm ``name`` behind it.
+
+        Note: kept until the map is another, which is what makes it cheaper than the map itself.
+        """
+        kept = self._merged.get(name)
+        if kept is None or kept[0] is not first:
+            weight, bias = joint_map(self.model.get_submodule(name), first, second)
+            joint = (weight.to(conv.weight) @ conv.weight.flatten(1)).view_as(conv.weight)
+            shift = bias if conv.bias is None else bias + weight @ conv.bias.to(weight)
+            kept = self._merged[name] = first, joint, shift.to(joint)
+        return kept[1:]
+
+    def begin_target(self, known: Any = None) -> None:
+        """Begin with no domain."""
+        self._merged: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # map, weight, bias
+        super().begin_target(known)
 
     def source_signature(self, layer: Any, size: int) -> tuple[Tensor, Tensor]:
         """Return mean and precision of the source's signatures, which have ``size`` entries."""
@@ -302,12 +336,13 @@ class CATTAnForward(AdaptationMethod):
         maps = {} if domain is None else domain.maps
         if domain is not None and self.subspace is not None:
             plain = self._folded_projection(plain, *self.subspace)
-        producers = {name: self.target.producers.get(name) for name, (first, _) in maps.items() if first.ndim == 2}
+        known = self.target.producers or {}
+        producers = {name: known.get(name) for name, (first, _) in maps.items() if first.ndim == 2}
         for name, producer in producers.items():
             if producer is None or getattr(plain.get_submodule(producer), "groups", 1) != 1:
                 raise UserError(
-                    f"no ungrouped convolution or linear layer is directly before {name!r}, so its alignment cannot be "
-                    f"folded: set {self.node}.CHANNELS 0 (channels=0) for a model that can"
+                    f"no ungrouped convolution or linear layer feeds {name!r} directly and nothing else, so its "
+                    f"alignment cannot be folded: set {self.node}.CHANNELS 0 (channels=0) for a model that can"
                 )
         for name, (first, second) in maps.items():
             layer = plain.get_submodule(name)
@@ -346,34 +381,56 @@ class _Pass:
         self.usable = self.absorbs = self.maps = False
         self.share = 1.0
         self.begun = False
-        self.made: dict[int, tuple[Any, str]] = {}  # tensors, by id, and the convolution or linear layer that gave them
+        self.uses = _Uses() if adapting and self.target.producers is None else None
+        self.done: Tensor | None = None  # an output that has its BatchNorm behind it already
         self.projection: Tensor | None = None
 
     def forward(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Stand in for a layer's forward."""
+        if self.uses is None:
+            return x if x is self.done else self.align(name, layer, x)
+        self.uses.take(name, x)
+        with torch._C.DisableTorchFunction():
+            return self.align(name, layer, x)
+
+    def align(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
+        """Let a layer's input move the moments, then align it."""
         with torch.autocast(x.device.type, enabled=False):
             if not self.begun:
                 self.begun = True
                 self.choose(layer, signatures(x))
-            made, by = self.made.get(id(x), (None, ""))
-            if made is not None and made() is x:
-                self.target.producers[name] = by
             if self.domain is not None and self.absorbs:
                 self.absorb(self.domain, name, layer, x)
         found = None if self.domain is None else self.domain.maps.get(name)
         return own_forward(layer)(x) if found is None else normalized(layer, x, *found)
 
+    def convolve(self, name: str, conv: _ConvNd, x: Tensor) -> Tensor:
+        """Stand in for the forward of the convolution before the BatchNorm ``name``, and do its work too.
+
+        Note: not where the batch moves the moments, which are of the plain output, nor where the weights are larger
+        than the batch.
+        """
+        positions = x[:, 0].numel() // math.prod(conv.stride)
+        found = None if self.domain is None or self.absorbs else self.domain.maps.get(name)
+        plain = type(self.method.model.get_submodule(name)).forward is _BatchNorm.forward
+        if found is None or found[0].ndim == 1 or not plain or conv.weight[0].numel() > positions:
+            return own_forward(conv)(x)
+        self.done = conv._conv_forward(x, *self.method.merged(name, conv, *found))
+        return self.done
+
     def hooks(self, model: nn.Module, layer: str) -> Iterator[RemovableHandle]:
         """Note which layer gave each tensor and which one takes the projection, and project the output of ``layer``."""
 
+        uses = self.uses
+
         def note(name: str, module: nn.Module, args: Any, output: Tensor) -> None:
-            self.made[id(output)] = weakref.ref(output), name
+            assert uses is not None
+            uses.given(name, output)
             if isinstance(module, nn.Linear) and args[0] is self.projection:
                 self.target.consumer = name
 
-        # Once per target is enough.
-        for name, module in model.named_modules() if self.adapting and not self.target.producers else ():
-            if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)):
+        for name, module in model.named_modules() if uses is not None else ():
+            if isinstance(module, (_ConvNd, nn.Linear)):
                 yield module.register_forward_hook(partial(note, name))
         if layer:
             yield model.get_submodule(layer).register_forward_hook(self.project)
@@ -503,21 +560,68 @@ class _Pass:
             domain.maps[name] = torch.lerp(mean, moments.mean, weight), torch.lerp(var, moments.var, weight)
 
 
+class _Uses(TorchFunctionMode):
+    """Finds the layers whose output a BatchNorm takes in, and nothing else does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given: dict[int, tuple[Any, str]] = {}  # tensors, by id, and the layers that gave them
+        self._calls: Counter[str] = Counter()  # of those layers
+        self._taken: dict[str, list[str]] = defaultdict(list)  # the layers that gave a BatchNorm its inputs
+        self._shared: set[str] = set()  # layers whose output something else takes
+
+    def given(self, name: str, output: Tensor) -> None:
+        """Note the output of a layer."""
+        self._calls[name] += 1
+        self._given[id(output)] = weakref.ref(output), name
+
+    def take(self, name: str, x: Tensor) -> None:
+        """Note the input of a BatchNorm."""
+        self._taken[name].append(self._giver(x))
+
+    def producers(self) -> dict[str, str]:
+        """Return the layer before each BatchNorm, as far as there is one and both are called once."""
+        once = {name: givers[0] for name, givers in self._taken.items() if len(givers) == 1}
+        takers = Counter(by for givers in self._taken.values() for by in givers)
+        return {
+            name: by
+            for name, by in once.items()
+            if by and by not in self._shared and takers[by] == self._calls[by] == 1
+        }
+
+    def _giver(self, x: Any) -> str:
+        made, by = self._given.get(id(x), (None, ""))
+        return by if made is not None and made() is x else ""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") != "__get__":  # its shape is anyone's
+            for value in (*args, *(kwargs or {}).values()):
+                self._shared |= {self._giver(v) for v in (value if isinstance(value, (list, tuple)) else (value,))}
+        return found
+
+
+def joint_map(layer: _BatchNorm, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weight (C x C) and bias of the one linear map that is ``x T + b`` and the layer behind it."""
+    mean, std = layer.running_mean, (layer.running_var + layer.eps).sqrt()
+    ratio = (1 if layer.weight is None else layer.weight) / std
+    return (first * ratio).T, (second - mean) * ratio + (0 if layer.bias is None else layer.bias)
+
+
 def normalized(layer: _BatchNorm, x: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """Return a layer's output for ``x T + b`` (``first``, ``second``), or with the mean and variance that these are.
 
     Note: for torch's own classes map and layer are one operation; others, which may do more, get the mapped input.
     """
     plain = type(layer).forward is _BatchNorm.forward
-    mean, std = layer.running_mean, (layer.running_var + layer.eps).sqrt()
-    scale, shift = (layer.weight, layer.bias) if plain else (std, mean)
     if first.ndim == 1:
+        mean, std = layer.running_mean, (layer.running_var + layer.eps).sqrt()
+        scale, shift = (layer.weight, layer.bias) if plain else (std, mean)
         out = F.batch_norm(x, first.to(mean), second.to(mean), scale, shift, False, 0.0, layer.eps)
     else:
-        ratio = (1 if scale is None else scale) / std
-        bias = (second - mean) * ratio + (0 if shift is None else shift)
-        weight = (first * ratio).T.to(x.dtype)
-        out = F.linear(x, weight, bias.to(x.dtype)) if x.ndim == 2 else _pointwise(x, weight, bias.to(x.dtype))
+        weight, bias = joint_map(layer, first, second) if plain else (first.T, second)
+        weight, bias = weight.to(x.dtype), bias.to(x.dtype)
+        out = F.linear(x, weight, bias) if x.ndim == 2 else _pointwise(x, weight, bias)
     return out if plain else own_forward(layer)(out)
 
 
