@@ -340,3 +340,52 @@ def test_a_layer_without_its_subspace_is_refused(tmp_path):
     ):
         with pytest.raises(UserError, match=text):
             CATTAnForward(copy.deepcopy(net), source_moments=given, **options)
+
+
+def mixed_stream(batches, kinds, seed=0):
+    """Yield batches of 64 whose images are of all kinds by turns, and the kinds."""
+    generator = torch.Generator().manual_seed(seed)
+    for number in range(batches):
+        kind = torch.randint(len(kinds), (64,), generator=generator)
+        parts = torch.stack([shifted(name, 1000 + number, 64) if name else images(64, 1000 + number) for name in kinds])
+        yield parts[kind, torch.arange(64)], kind
+
+
+@pytest.mark.parametrize("kinds", [("bright", "dark"), ("", "strong")])
+@pytest.mark.parametrize("mirror", [False, True])
+def test_images_of_several_domains_in_one_batch_are_aligned_by_domain(kinds, mirror):
+    method = build("cattan_forward", mirror=mirror)
+    for x, _ in mixed_stream(16, kinds):
+        method(x)
+    mixed = [domain for domain in method.target.domains if domain.mixed]
+    assert len(mixed) >= 2
+    x, kind = next(mixed_stream(1, kinds, seed=7))
+    found = method.predict(x)
+    for number, name in enumerate(kinds):
+        one = x[kind == number]
+        alone, source = build("cattan_forward", mirror=mirror), build("source", mirror=mirror).predict(one)
+        for seed in range(10):
+            alone(shifted(name, seed, 64) if name else images(64, seed))
+        expected, far = alone.predict(one), build("norm", mirror=mirror).predict(x)[kind == number]
+        assert (found[kind == number] - expected).abs().mean() < 0.6 * (far - expected).abs().mean()
+        if name:
+            assert (found[kind == number] - expected).abs().mean() < 0.6 * (source - expected).abs().mean()
+
+
+def test_a_mixture_goes_on_from_its_state_bit_for_bit():
+    first, second = build("cattan_forward"), build("cattan_forward")
+    batches = [x for x, _ in mixed_stream(20, ("bright", "dark", "strong"))]
+    for x in batches[:15]:
+        first(x)
+    assert any(domain.mixed for domain in first.target.domains)
+    second.load_state_dict(first.state_dict())
+    for x in batches[15:]:
+        assert torch.equal(first(x), second(x))
+
+
+def test_domains_that_follow_each_other_are_no_mixture():
+    method = build("cattan_forward")
+    for name in ("bright", "dark", "bright", "dark"):
+        for seed in range(6):
+            method(shifted(name, seed, 64))
+    assert not any(domain.mixed for domain in method.target.domains)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import weakref
@@ -20,6 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
+from tta_cattan.alignment.modes import k_means, two_modes
 from tta_cattan.alignment.recolouring import (
     Moments,
     SourceMoments,
@@ -61,7 +63,42 @@ _REFRESH = 1 / 16  # share of new images at which the maps are computed again
 _FEWEST = 4  # images of a domain before anything is done about it
 _WINDOW = 16  # images that smaller batches are judged by
 _JUMP = 4.0  # distance at which the window begins anew
+_SEEN = 512  # images by which a stream is judged: are its domains mixed?
+_TWO = 0.15  # nats per image by which two modes have to be likelier than one
+_KINDS = 6  # domains that a mixture is taken apart into
+_MIXED = 3.0  # squared distance, in units of the source's spread, that known domains save the images of a mixed batch
 _PREDICTIONS, _LAST = 500.0, 128.0  # that the class frequencies of a domain remember, and those across domains
+
+
+@stateful
+@dataclass(eq=False)  # tensors have no one truth
+class Seen:
+    """Signatures of the last images, and how many came since they were last looked at for two modes."""
+
+    signatures: Tensor | None = None
+    untested: int = 0
+
+    def add(self, found: Tensor) -> None:
+        """Take in the signatures of a batch."""
+        known = found if self.signatures is None else torch.cat([self.signatures, found])
+        self.signatures, self.untested = known[-_SEEN:].clone(), self.untested + len(found)
+
+    def kinds(self, root: Tensor) -> list[Tensor]:
+        """Return the signatures of the kinds of images that come by turns; empty where there is one, or too early.
+
+        ``root`` scales them by the source's spread. Note: domains that follow each other do not come by turns.
+        """
+        if self.signatures is None or len(self.signatures) < _SEEN or self.untested < _SEEN // 2:
+            return []
+        self.untested = 0
+        scaled = self.signatures @ root
+        mode, gain = two_modes(scaled)
+        share, turns = float(mode.float().mean()), float((mode[1:] != mode[:-1]).float().mean())
+        if gain <= _TWO or turns < share * (1 - share):
+            return []
+        cluster = k_means(scaled, _KINDS)
+        found = [self.signatures[cluster == number] for number in range(_KINDS)]
+        return [kind for kind in found if len(kind) >= _FEWEST]
 
 
 @stateful
@@ -82,6 +119,26 @@ class Domain:
     frequencies: Tensor | None = None  # of the predicted classes, decaying sums
     moments: dict[str, Moments] = field(default_factory=dict)
     maps: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    mixed: bool = False  # whether its images come mixed with those of others
+
+    def moved(self, signature: Tensor, n: float, spread: float, memory: float) -> None:
+        """Move signature and spread by those of ``n`` images."""
+        self.signature_count = min(self.signature_count + n, memory)
+        share = n / self.signature_count
+        self.signature = torch.lerp(self.signature, signature, share)
+        self.spread += share * (spread - self.spread)
+
+    def plan(self, images: float, clock: int, whole: bool, memory: float) -> tuple[float, bool]:
+        """Return the share of ``images`` new ones in the moments (0: they are left out), and if maps are made anew."""
+        self.last = clock
+        self.batches += 1
+        if not (whole or self.count < _SETTLED or self.batches % _EVERY == 0):
+            return 0.0, False
+        self.count = self.count + images if whole else min(self.count + images, memory)
+        self.fresh += images
+        again = self.fresh >= _REFRESH * self.count
+        self.fresh = 0.0 if again else self.fresh
+        return images / self.count, again
 
 
 @stateful
@@ -97,6 +154,7 @@ class ForwardTarget(Target):
     frequencies: Tensor | None = None  # of the classes predicted last, in whatever domain
     producers: dict[str, str] | None = None  # the convolution whose output each layer alone takes; None: not seen yet
     consumer: str = ""  # the linear layer directly behind the projection
+    seen: Seen = field(default_factory=Seen)  # in whatever domain
 
     @property
     def domain(self) -> Domain | None:
@@ -104,7 +162,7 @@ class ForwardTarget(Target):
         return self.domains[self.current] if self.current >= 0 else None
 
     def predicted(self, domain: Domain | None, logits: Tensor) -> None:
-        """Add the predictions of a batch to the class frequencies, the domain's and the last ones."""
+        """Add predictions to the class frequencies, the domain's and the last ones."""
         found = logits.float().softmax(1)
         if torch.isfinite(found).all():
             self.frequencies = decayed(self.frequencies, found, _LAST)
@@ -281,8 +339,9 @@ class CATTAnForward(AdaptationMethod):
             logits = super().infer(x, adapting)
         if passing.uses is not None:
             self.target.producers = passing.uses.producers()
-        if adapting and passing.usable:
-            self.target.predicted(passing.domain, logits if passing.kept is None else logits[passing.kept])
+        for part in passing.parts if adapting else ():
+            if part.usable:
+                self.target.predicted(part.domain, part.of(logits))
         return logits
 
     def _convolutions(self) -> dict[str, _ConvNd]:
@@ -371,16 +430,42 @@ class CATTAnForward(AdaptationMethod):
         return replace_module(plain, behind, linear.requires_grad_(False).eval())
 
 
+@dataclass(eq=False)
+class _Part:
+    """The images of a batch that are of one domain (None: the source), and what they do to it.
+
+    ``rows`` are their places in the batch (None: all); ``kept`` are those that are not rubbish (None: all).
+    """
+
+    domain: Domain | None = None
+    rows: Tensor | None = None
+    kept: Tensor | None = None
+    usable: bool = True
+    share: float = 0.0  # of the new images in the domain's moments; 0: they do not move them
+    maps: bool = False  # whether the domain's maps are made anew
+
+    def of(self, x: Tensor, views: int = 1) -> Tensor:
+        """Return what is kept of the part's rows of ``x``, which has ``views`` rows per image."""
+        x = self.all_of(x, views)
+        return x if self.kept is None else x[self.kept.repeat(views)]
+
+    def all_of(self, x: Tensor, views: int) -> Tensor:
+        """Return the part's rows of ``x``."""
+        return x if self.rows is None else x[self.places(len(x), views)]
+
+    def places(self, n: int, views: int) -> Tensor:
+        """Return the part's places among ``n`` rows."""
+        assert self.rows is not None
+        return torch.cat([self.rows + view * (n // views) for view in range(views)])
+
+
 class _Pass:
     """One pass through the network: the first layer finds the domain, every layer is aligned to it."""
 
     def __init__(self, method: CATTAnForward, adapting: bool, finite: Tensor | None) -> None:
         self.method, self.target, self.adapting = method, method.target, adapting
-        self.domain: Domain | None = None
-        self.kept = finite  # the images that are not rubbish; None: all
-        self.usable = self.absorbs = self.maps = False
-        self.share = 1.0
-        self.begun = False
+        self.finite = finite  # the images that hold no NaN; None: all
+        self.parts: list[_Part] = []
         self.uses = _Uses() if adapting and self.target.producers is None else None
         self.done: Tensor | None = None  # an output that has its BatchNorm behind it already
         self.projection: Tensor | None = None
@@ -396,22 +481,36 @@ class _Pass:
     def align(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Let a layer's input move the moments, then align it."""
         with torch.autocast(x.device.type, enabled=False):
-            if not self.begun:
-                self.begun = True
+            if not self.parts:
                 self.choose(layer, signatures(x))
-            if self.domain is not None and self.absorbs:
-                self.absorb(self.domain, name, layer, x)
-        found = None if self.domain is None else self.domain.maps.get(name)
-        return own_forward(layer)(x) if found is None else normalized(layer, x, *found)
+            for part in self.parts:
+                if part.domain is not None and part.share:
+                    self.absorb(part.domain, part, name, layer, x)
+
+        def aligned(part: _Part, rows: Tensor) -> Tensor:
+            found = None if part.domain is None else part.domain.maps.get(name)
+            return own_forward(layer)(rows) if found is None else normalized(layer, rows, *found)
+
+        return self.by_part(aligned, x)
+
+    def by_part(self, function: Callable[[_Part, Tensor], Tensor], x: Tensor) -> Tensor:
+        """Return what ``function`` makes of the rows of each part, in the order of the batch."""
+        if len(self.parts) == 1:
+            return function(self.parts[0], x)
+        result, views = torch.empty_like(x), self.method.views
+        for part in self.parts:
+            result[part.places(len(x), views)] = function(part, part.all_of(x, views)).to(x.dtype)
+        return result
 
     def convolve(self, name: str, conv: _ConvNd, x: Tensor) -> Tensor:
         """Stand in for the forward of the convolution before the BatchNorm ``name``, and do its work too.
 
-        Note: not where the batch moves the moments, which are of the plain output, nor where the weights are larger
-        than the batch.
+        Note: not where images move the moments, which are of the plain output, nor where the weights are larger than
+        the batch.
         """
         positions = x[:, 0].numel() // math.prod(conv.stride)
-        found = None if self.domain is None or self.absorbs else self.domain.maps.get(name)
+        one = self.parts[0] if len(self.parts) == 1 and not self.parts[0].share else _Part()
+        found = None if one.domain is None else one.domain.maps.get(name)
         plain = type(self.method.model.get_submodule(name)).forward is _BatchNorm.forward
         if found is None or found[0].ndim == 1 or not plain or conv.weight[0].numel() > positions:
             return own_forward(conv)(x)
@@ -439,14 +538,14 @@ class _Pass:
         """Return what the network sees of a layer's output; where no BatchNorm came before, it tells the domain."""
         assert self.method.source is not None and self.method.subspace is not None  # or the layer had been refused
         basis, mean = self.method.subspace
-        if not self.begun:
-            self.begun = True
+        if not self.parts:
             self.choose(module, feature_signatures(z, basis[:, : len(self.method.source.signature) - 1], mean))
-        self.projection = z if self.domain is None else projected(z, basis[:, : self.method.d], mean)
+        basis = basis[:, : self.method.d]
+        self.projection = self.by_part(lambda part, z: z if part.domain is None else projected(z, basis, mean), z)
         return self.projection
 
     def choose(self, layer: nn.Module, found: Tensor) -> None:
-        """Find the domain of a batch by its signatures, or begin one."""
+        """Find the domain of a batch by its signatures, or those of its images, or begin one."""
         centre, precision = self.method.source_signature(layer, found.shape[1])
 
         def distance(signature: Tensor, other: Tensor) -> Tensor:
@@ -455,15 +554,42 @@ class _Pass:
 
         found = self.method.mean_of_views(found)
         usable = distance(found, centre) <= self.method.far  # not for NaN
-        usable = usable if self.kept is None else usable & self.kept
-        self.kept = None if usable.all() else usable
+        usable = usable if self.finite is None else usable & self.finite
         found = found[usable]
-        n = float(len(found))
-        self.usable = n > 0
-        if not self.usable:
+        if not len(found):
+            self.parts = [_Part(usable=False)]
             return
-        images, signature = n, found.mean(0)
-        target = self.target
+        if self.adapting:
+            self.target.clock += 1
+        self.parts = self.several(found, usable, distance) or [self.one(found, usable, centre, distance)]
+        if not self.adapting or self.target.known or len(found) < _WINDOW:
+            return
+        self.target.seen.add(found)
+        if not any(domain.mixed for domain in self.target.domains) and (
+            kinds := self.target.seen.kinds(matrix_power(precision, 0.5))
+        ):
+            self.split(kinds, centre, distance)
+
+    def split(self, kinds: list[Tensor], centre: Tensor, distance: Distance) -> None:
+        """Put a domain for each kind of images in the place of the one at hand; they begin with its moments."""
+        whole, made = self.target.domain, []
+        for kind in kinds:
+            mean = kind.mean(0)
+            made.append(
+                Domain(mean, float(len(kind)), float(distance(kind, mean).mean()), self.target.clock, mixed=True)
+            )
+            if whole is not None:
+                made[-1].count, made[-1].maps = float(_WINDOW), dict(whole.maps)
+                made[-1].moments = copy.deepcopy(whole.moments)
+        if all(float(distance(domain.signature, centre)) <= self.method.near for domain in made):
+            return  # several kinds of source images
+        others = sorted((d for d in self.target.domains if d is not whole), key=lambda domain: domain.last)
+        others = others[max(0, len(others) + len(made) - self.method.slots) :]
+        self.target.domains, self.target.current = [*others, *made], len(others)
+
+    def one(self, found: Tensor, usable: Tensor, centre: Tensor, distance: Distance) -> _Part:
+        """Return the batch as images of one domain, known or new, or of the source."""
+        n, signature, target = float(len(found)), found.mean(0), self.target
         if self.adapting and n < _WINDOW:
             signature, n = self.smoothed(signature, n, distance)
         from_source = float(distance(signature, centre)) - 1 / n
@@ -473,7 +599,7 @@ class _Pass:
         if self.method.source is None:  # one class looks like another domain to a signature that nobody has fitted
             near += 0.5 * skew_of(target.frequencies)
         # Of too few images the spread is not known: the distance from the source alone decides then.
-        spread = float(distance(found, signature).mean()) if images >= _FEWEST else from_source
+        spread = float(distance(found, signature).mean()) if len(found) >= _FEWEST else from_source
         if target.known:
             place = 0 if target.domains else self.begin(signature, n, spread) if self.adapting else -1
         elif from_source <= near:
@@ -481,17 +607,45 @@ class _Pass:
         elif place < 0 or distances[place] > self.reach(target.domains[place], from_source):
             place = self.begin(signature, n, spread) if self.adapting else -1
         elif self.adapting:
-            domain = target.domains[place]
-            domain.signature_count = min(domain.signature_count + n, float(self.method.memory))
-            share = n / domain.signature_count
-            domain.signature = torch.lerp(domain.signature, signature, share)
-            domain.spread += share * (spread - domain.spread)
-        self.domain = target.domains[place] if place >= 0 else None
+            target.domains[place].moved(signature, n, spread, float(self.method.memory))
+        domain = target.domains[place] if place >= 0 else None
+        return self.planned(domain, len(found), kept=None if usable.all() else usable)
+
+    def several(self, found: Tensor, usable: Tensor, distance: Distance) -> list[_Part]:
+        """Return the images by domain where they are of several that come mixed; empty where one mean describes them.
+
+        Note: the mean of a mixed batch is far from its images, and one of the domains near each of them.
+        """
+        target, n = self.target, len(found)
+        known = [domain for domain in target.domains if domain.mixed]
+        if n < _WINDOW or len(known) < 2:
+            return []
+        nearest = torch.stack([distance(found, domain.signature) for domain in known], 1).min(1)
+        own = distance(found, found.mean(0)) * (n / (n - 1))
+        if float((own - nearest.values).mean()) * found.shape[1] <= _MIXED:
+            return []
+        rows, parts = usable.nonzero().flatten(), []
+        for number, domain in enumerate(known):
+            here = nearest.indices == number
+            if not here.any():
+                continue
+            if self.adapting:
+                mean = found[here].mean(0)
+                spread = float(distance(found[here], mean).mean()) if here.sum() >= _FEWEST else domain.spread
+                domain.moved(mean, float(here.sum()), spread, float(self.method.memory))
+            parts.append(self.planned(domain, int(here.sum()), rows=rows[here]))
+        if not usable.all():
+            parts.append(_Part(rows=(~usable).nonzero().flatten(), usable=False))
+        return parts
+
+    def planned(self, domain: Domain | None, images: int, **which: Any) -> _Part:
+        """Return images of a domain (None: the source), and decide what they do to it."""
+        part, target = _Part(domain, **which), self.target
         if self.adapting:
-            target.current = place
-            target.clock += 1
-            if self.domain is not None:
-                self.plan(self.domain, images)
+            target.current = -1 if domain is None else target.domains.index(domain)
+            if domain is not None:
+                part.share, part.maps = domain.plan(images, target.clock, bool(target.known), float(self.method.memory))
+        return part
 
     def smoothed(self, signature: Tensor, n: float, distance: Distance) -> tuple[Tensor, float]:
         """Return the mean signature of the last 16 images, or of those since it jumped."""
@@ -519,31 +673,17 @@ class _Pass:
         domains.append(Domain(signature.clone(), n, spread))
         return len(domains) - 1
 
-    def plan(self, domain: Domain, images: float) -> None:
-        """Decide whether the batch moves the moments, and whether the maps are made anew."""
-        domain.last = self.target.clock
-        domain.batches += 1
-        whole = self.target.known  # nothing of the set is forgotten
-        self.absorbs = whole or domain.count < _SETTLED or domain.batches % _EVERY == 0
-        if self.absorbs:
-            domain.count = domain.count + images if whole else min(domain.count + images, float(self.method.memory))
-            domain.fresh += images
-            self.share = images / domain.count
-            self.maps = domain.fresh >= _REFRESH * domain.count
-            domain.fresh = 0.0 if self.maps else domain.fresh
-
-    def absorb(self, domain: Domain, name: str, layer: _BatchNorm, x: Tensor) -> None:
-        """Move a layer's moments by a batch, and its map by them."""
-        full = name in self.method.colours
-        rows = sampled(x if self.kept is None else x[self.kept.repeat(self.method.views)])
+    def absorb(self, domain: Domain, part: _Part, name: str, layer: _BatchNorm, x: Tensor) -> None:
+        """Move a layer's moments by a part of a batch, and its map by them."""
+        rows = sampled(part.of(x, self.method.views))
         moments = domain.moments.get(name)
         if moments is None:
-            moments = Moments.zeros(layer.num_features, full, x.device)
+            moments = Moments.zeros(layer.num_features, name in self.method.colours, x.device)
             if moments.absorb(rows, 1.0):
                 domain.moments[name] = moments
         else:
-            moments.absorb(rows, self.share)
-        if self.maps and name in domain.moments and domain.count >= _FEWEST:
+            moments.absorb(rows, part.share)
+        if part.maps and name in domain.moments and domain.count >= _FEWEST:
             self.map(domain, name, layer, moments)
 
     def map(self, domain: Domain, name: str, layer: _BatchNorm, moments: Moments) -> None:
