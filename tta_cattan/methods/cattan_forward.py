@@ -83,15 +83,15 @@ class Seen:
         known = found if self.signatures is None else torch.cat([self.signatures, found])
         self.signatures, self.untested = known[-_SEEN:].clone(), self.untested + len(found)
 
-    def kinds(self, root: Tensor) -> list[Tensor]:
+    def kinds(self, precision: Tensor) -> list[Tensor]:
         """Return the signatures of the kinds of images that come by turns; empty where there is one, or too early.
 
-        ``root`` scales them by the source's spread. Note: domains that follow each other do not come by turns.
+        ``precision`` is that of the source's signatures. Note: domains that follow each other do not come by turns.
         """
         if self.signatures is None or len(self.signatures) < _SEEN or self.untested < _SEEN // 2:
             return []
         self.untested = 0
-        scaled = self.signatures @ root
+        scaled = self.signatures @ matrix_power(precision, 0.5)
         mode, gain = two_modes(scaled)
         share, turns = float(mode.float().mean()), float((mode[1:] != mode[:-1]).float().mean())
         if gain <= _TWO or turns < share * (1 - share):
@@ -565,9 +565,8 @@ class _Pass:
         if not self.adapting or self.target.known or len(found) < _WINDOW:
             return
         self.target.seen.add(found)
-        if not any(domain.mixed for domain in self.target.domains) and (
-            kinds := self.target.seen.kinds(matrix_power(precision, 0.5))
-        ):
+        known = any(domain.mixed for domain in self.target.domains)
+        if not known and (kinds := self.target.seen.kinds(precision)):
             self.split(kinds, centre, distance)
 
     def split(self, kinds: list[Tensor], centre: Tensor, distance: Distance) -> None:
