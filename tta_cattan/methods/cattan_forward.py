@@ -562,7 +562,8 @@ class _Pass:
         if self.adapting:
             self.target.clock += 1
         self.parts = self.several(found, usable, distance) or [self.one(found, usable, centre, distance)]
-        if not self.adapting or self.target.known or len(found) < _WINDOW:
+        # Without source data a signature's spread is a guess, and clean images would be taken for a part of a mixture.
+        if not self.adapting or self.target.known or len(found) < _WINDOW or self.method.source is None:
             return
         self.target.seen.add(found)
         known = any(domain.mixed for domain in self.target.domains)
