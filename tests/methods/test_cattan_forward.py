@@ -372,6 +372,13 @@ def test_images_of_several_domains_in_one_batch_are_aligned_by_domain(kinds, mir
             assert (found[kind == number] - expected).abs().mean() < 0.6 * (source - expected).abs().mean()
 
 
+def test_a_mixture_has_no_more_domains_than_slots():
+    method = build("cattan_forward", slots=2)
+    for x, _ in mixed_stream(16, ("bright", "dark", "strong")):
+        method(x)
+        assert len(method.target.domains) <= 2
+
+
 def test_a_mixture_goes_on_from_its_state_bit_for_bit():
     first, second = build("cattan_forward"), build("cattan_forward")
     batches = [x for x, _ in mixed_stream(20, ("bright", "dark", "strong"))]

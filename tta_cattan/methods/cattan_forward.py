@@ -83,10 +83,10 @@ class Seen:
         known = found if self.signatures is None else torch.cat([self.signatures, found])
         self.signatures, self.untested = known[-_SEEN:].clone(), self.untested + len(found)
 
-    def kinds(self, precision: Tensor) -> list[Tensor]:
-        """Return the signatures of the kinds of images that come by turns; empty where there is one, or too early.
+    def kinds(self, precision: Tensor, most: int) -> list[Tensor]:
+        """Return the signatures of each kind of images, where at least two and at most ``most`` come by turns.
 
-        ``precision`` is that of the source's signatures. Note: domains that follow each other do not come by turns.
+        ``precision`` is that of the source's signatures. Empty before enough were seen. Note: domains that follow each other do not come by turns.
         """
         if self.signatures is None or len(self.signatures) < _SEEN or self.untested < _SEEN // 2:
             return []
@@ -96,8 +96,8 @@ class Seen:
         share, turns = float(mode.float().mean()), float((mode[1:] != mode[:-1]).float().mean())
         if gain <= _TWO or turns < share * (1 - share):
             return []
-        cluster = k_means(scaled, _KINDS)
-        found = [self.signatures[cluster == number] for number in range(_KINDS)]
+        cluster = k_means(scaled, most)
+        found = [self.signatures[cluster == number] for number in range(most)]
         return [kind for kind in found if len(kind) >= _FEWEST]
 
 
@@ -519,7 +519,6 @@ class _Pass:
 
     def hooks(self, model: nn.Module, layer: str) -> Iterator[RemovableHandle]:
         """Note which layer gave each tensor and which one takes the projection, and project the output of ``layer``."""
-
         uses = self.uses
 
         def note(name: str, module: nn.Module, args: Any, output: Tensor) -> None:
@@ -567,7 +566,7 @@ class _Pass:
             return
         self.target.seen.add(found)
         known = any(domain.mixed for domain in self.target.domains)
-        if not known and (kinds := self.target.seen.kinds(precision)):
+        if not known and (kinds := self.target.seen.kinds(precision, min(_KINDS, self.method.slots))):
             self.split(kinds, centre, distance)
 
     def split(self, kinds: list[Tensor], centre: Tensor, distance: Distance) -> None:
