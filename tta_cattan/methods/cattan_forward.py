@@ -86,7 +86,7 @@ class Seen:
     def kinds(self, precision: Tensor, most: int) -> list[Tensor]:
         """Return the signatures of each kind of images, where at least two and at most ``most`` come by turns.
 
-        ``precision`` is that of the source's signatures. Empty before enough were seen. Note: domains that follow each other do not come by turns.
+        ``precision`` is that of the source's signatures. Note: domains that follow each other do not come by turns.
         """
         if self.signatures is None or len(self.signatures) < _SEEN or self.untested < _SEEN // 2:
             return []
