@@ -129,7 +129,7 @@ class Domain:
         self.spread += share * (spread - self.spread)
 
     def plan(self, images: float, clock: int, whole: bool, memory: float) -> tuple[float, bool]:
-        """Return the share of ``images`` new ones in the moments (0: they are left out), and if maps are made anew."""
+        """Return the share of ``images`` new ones in the moments (0: left out), and whether to compute new maps."""
         self.last = clock
         self.batches += 1
         if not (whole or self.count < _SETTLED or self.batches % _EVERY == 0):
