@@ -92,21 +92,21 @@ def grids(data: Path, out: Path) -> list[Grid]:
     return [
         Grid(
             "cifar-online",
-            "CIFAR-10, ResNet-20, five corruptions, 500 images each, online, batch 64",
+            "CIFAR-10, ResNet-20, five corruptions, 1,000 images each, online, batch 64",
             "cfgs/cifar10_c/cattan.yaml",
             [*choosing, *online, "CORRUPTION.NUM_EX", 256],
-            [*reported, *online, "CORRUPTION.NUM_EX", 500, "SEEDS", [0]],
-            (1e-3, 3e-3, 1e-2),
-            ("nothing", "both"),
+            [*reported, *online, "CORRUPTION.NUM_EX", 1000, "SEEDS", [0, 1, 2]],
+            (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+            ("nothing", "blend", "mirror", "both"),
         ),
         Grid(
             "cifar-offline",
             "CIFAR-10, ResNet-20, five corruptions, 400 images each, offline, 3 epochs",
             "cfgs/cifar10_c/cattan.yaml",
-            [*choosing, *offline, "CORRUPTION.NUM_EX", 300],
+            [*choosing, *offline, "CORRUPTION.NUM_EX", 200],
             [*reported, *offline, "CORRUPTION.NUM_EX", 400, "SEEDS", [0]],
-            (3e-4, 1e-3, 3e-3),
-            ("nothing", "all"),
+            (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+            ("nothing", "both", "all"),
         ),
         Grid(
             "office31",

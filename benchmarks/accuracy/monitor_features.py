@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,16 +64,20 @@ def outputs(model: nn.Module, head: nn.Module, x: Tensor) -> tuple[Tensor, Tenso
     return logits, dropped, softened
 
 
-def estimates(clean: tuple[Tensor, ...], labels: Tensor, target: tuple[Tensor, ...]) -> dict[str, float]:
-    """Return what each estimator says of the target; nothing but the clean outputs is fitted to."""
-    reference, right = clean[0], accuracy(clean[0], labels)
-    return {
+def estimates(sets: Sequence[tuple[Tensor, Tensor]], target: tuple[Tensor, ...]) -> dict[str, float]:
+    """Return what each estimator says of the target, by (logits, labels) of clean data and, for a line, of shifts."""
+    reference, labels = sets[0]
+    right = accuracy(reference, labels)
+    found = {
         "average confidence": estimators.average_confidence(target[0]),
         "difference of confidences": estimators.difference_of_confidences(target[0], reference, right),
         "ATC": estimators.thresholded_confidence(target[0], reference, right),
         "AETTA": estimators.dropout_agreement(*target),
-        "monitor, clean data alone": Calibration.of([(reference, labels)], len(labels)).estimate(target[0]).value,
+        "monitor, clean data alone": Calibration.of(sets[:1], len(labels)).estimate(target[0]).value,
     }
+    if len(sets) > 1:
+        found["monitor, line"] = Calibration.of(sets, len(labels)).estimate(target[0]).value
+    return found
 
 
 def models(network: nn.Module) -> dict[str, nn.Module]:
@@ -81,18 +85,23 @@ def models(network: nn.Module) -> dict[str, nn.Module]:
     return {"frozen": network, "TENT": Tent(copy.deepcopy(network), lr=RATE)}
 
 
-def watch(rows: Rows, network: nn.Module, head: nn.Module, clean: Data, targets: Mapping[str, Data]) -> None:
-    """Add what every estimator says of each target; it is calibrated to the model's own outputs on clean data.
+def watch(
+    rows: Rows, network: nn.Module, head: nn.Module, labelled: Sequence[Data], targets: Mapping[str, Data]
+) -> None:
+    """Add what every estimator says of each target; it is calibrated to the model's own outputs on labelled data.
 
-    Note: as ``Monitor.fit`` does it. Under statistics of the batch a network is less sure than by its running ones.
+    Note: clean data first, then shifts, as ``Monitor.fit`` does it. Under statistics of the batch a network is less
+    sure than by its running ones.
     """
-    x, y = clean
-    known = {name: outputs(model, head, x) for name, model in models(network).items()}
+    known: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for x, y in labelled:
+        for name, model in models(network).items():
+            known.setdefault(name, []).append((outputs(model, head, x)[0], y))
     for target, (x_t, y_t) in targets.items():
         for name, model in models(network).items():
             found = outputs(model, head, x_t)
             truth = accuracy(found[0], y_t)
-            for estimator, value in estimates(known[name], y, found).items():
+            for estimator, value in estimates(known[name], found).items():
                 rows.setdefault(name, {}).setdefault(estimator, []).append((value, truth))
             print(f"{target}, {name}: {100 * truth:.1f}", file=sys.stderr)
 
@@ -119,7 +128,7 @@ def main(arguments: list[str]) -> int:
         with torch.enable_grad():
             network = train(x[:cut], y[:cut], classes)
         targets = {f"{source} -> {name}": data for name, data in domains.items() if name != source}
-        watch(rows, network, network.fc, (x[cut:], y[cut:]), targets)
+        watch(rows, network, network.fc, [(x[cut:], y[cut:])], targets)
     print(to_markdown(rows))
     return 0
 

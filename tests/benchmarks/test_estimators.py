@@ -89,15 +89,13 @@ def test_a_collapse_begins_when_five_batches_are_half_as_often_right():
     assert collapse_began(outputs([1] * 10 + [0] * 10), frozen) == 16
 
 
-def test_every_estimator_watches_the_domains_of_a_config(capsys):
-    assert (
-        monitor_images.main(
-            ["cfgs/digits_c/cattan.yaml", *overrides(**{"TEST.PROTOCOL": "online", "CORRUPTION.TYPE": "contrast,fog"})]
-        )
-        == 0
-    )
+@pytest.mark.parametrize(("shifts", "last"), [([], "monitor, clean data alone"), (["--shifts", "."], "monitor, line")])
+def test_every_estimator_watches_the_domains_of_a_config(shifts, last, capsys):
+    keys = overrides(**{"TEST.PROTOCOL": "online", "CORRUPTION.TYPE": "contrast,fog"})
+    assert monitor_images.main(["cfgs/digits_c/cattan.yaml", *shifts, *keys]) == 0
     head, _, *rows = capsys.readouterr().out.splitlines()
     assert head == "| estimator | frozen | TENT |"
-    assert [row.split("|")[1].strip() for row in rows][-2:] == ["AETTA", "monitor, clean data alone"]
+    names = [row.split("|")[1].strip() for row in rows]
+    assert names[3:] == ["AETTA", *dict.fromkeys(["monitor, clean data alone", last])]
     errors = [float(cell.split()[0]) for row in rows for cell in row.split("|")[2:4]]
     assert all(0 <= error <= 100 for error in errors)
