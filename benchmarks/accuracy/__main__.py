@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.accuracy import left_on
+from benchmarks.accuracy.figure import draw
 from benchmarks.accuracy.grid import grids, run_grid, to_markdown
 from benchmarks.accuracy.shifts import make_all
 from tta_cattan.bench.run.log import setup_logging
@@ -37,7 +38,9 @@ def main(arguments: Sequence[str]) -> int:
         if name == LEFT_ON:
             text = f"### CIFAR-10, ResNet-20, methods left on\n\n{left_on.table(data, out)}\n"
         else:
-            text = f"### {named[name].title}\n\n{to_markdown(run_grid(named[name], out), named[name].columns)}\n"
+            found = run_grid(named[name], out)
+            text = f"### {named[name].title}\n\n{to_markdown(found, named[name].columns)}\n"
+            draw(found, out, name)
         write_text(out / f"{name}.md", text)
         print(text, flush=True)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from digits_runs import overrides
 
 from benchmarks.accuracy.__main__ import main
+from benchmarks.accuracy.figure import draw
 from benchmarks.accuracy.grid import COLUMNS, Entry, Grid, best_settings, grids, paired, run_grid, to_markdown
 from benchmarks.accuracy.left_on import PHASES, RUBBISH, RUBBISH_BATCHES, Stream, batches, load_phase, order, rubbish
 from benchmarks.accuracy.shifts import ChoosingDigits, make_all, make_cifar, make_digits
@@ -73,6 +75,8 @@ def test_a_grid_runs_and_its_cells_are_used_again(tmp_path):
     assert found["tent", "nothing"].chosen["OPTIM.LR"] in TINY.rates and not found["norm", "both"].chosen
     text = to_markdown(found, TINY.columns)
     assert "| CATTAn-F |" in text and "CATTAn-F minus the best other" in text
+    draw(found, tmp_path, "tiny")
+    assert {"nothing", "both", "TENT"} <= set(re.findall(r">([^<]+)</text>", (tmp_path / "tiny.svg").read_text()))
     written = sorted(tmp_path.rglob("results.jsonl"))
     before = [path.read_bytes() for path in written]
     assert to_markdown(run_grid(TINY, tmp_path), TINY.columns) == text
