@@ -158,14 +158,16 @@ def test_faults_are_told_before_anything_is_trained(tmp_path, capsys, work):
     assert main(arguments(tmp_path, *pairs("officehome"), **{"DATA.SOURCE": "Art"})) == 2
     assert "0001.jpg cannot be read" in capsys.readouterr().err
     assert "training" not in work[1:] and not list((tmp_path / "ckpt").rglob("*.safetensors"))
-    assert main(arguments(tmp_path, *pairs("officehome"), "--dry-run", **{"DATA.SKIP_CORRUPT": True})) == 0
+    three = ["--methods", "source,cattan,cattan_plus"]
+    assert main(arguments(tmp_path, *pairs("officehome"), *three, "--dry-run", **{"DATA.SKIP_CORRUPT": True})) == 0
     shown = capsys.readouterr()
     assert "1 of 6 images are corrupt and left out" in shown.err
     assert "12 pairs (A>C, A>P, ..., R>P)" in shown.out and "5 to 6 samples in batches of 6" in shown.out
     rows = {
         line.split()[0]: line.split()[1:3] for line in shown.out.splitlines() if line.startswith(("so", "ca", "al"))
     }
-    assert rows == {"source": ["12", "0"], "cattan": ["12", "12"], "all": ["24", "12"]}, "results and updates"
+    expected = {"source": ["12", "0"], "cattan": ["12", "12"], "cattan_plus": ["12", "0"], "all": ["36", "12"]}
+    assert rows == expected, "results and updates"
 
 
 def test_the_comparison_says_how_to_train_what_is_missing(tmp_path, capsys):

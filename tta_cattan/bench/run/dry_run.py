@@ -131,7 +131,8 @@ def timing(cfg: CfgNode, benchmark: Benchmark, inputs: Tensor) -> Timing:
     method_class = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
     moments = None
     if forward_method(cfg) and method_class.needs_source_subspace(cfg):
-        moments = fit_source_moments(model, [inputs], method_class.value_in(cfg, "channels"))
+        channels, layer = (method_class.value_in(cfg, name) for name in ("channels", "layer"))
+        moments = fit_source_moments(model, [inputs], channels, layer=layer)
     method = rehearse(_with_dimension(cfg), model, benchmark, moments)
     method.reset()
     safety = logging.getLogger("tta_cattan.methods.safety")
