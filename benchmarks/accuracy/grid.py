@@ -96,7 +96,7 @@ def grids(data: Path, out: Path) -> list[Grid]:
             "cfgs/cifar10_c/cattan.yaml",
             [*choosing, *online, "CORRUPTION.NUM_EX", 256],
             [*reported, *online, "CORRUPTION.NUM_EX", 1000, "SEEDS", [0, 1, 2]],
-            (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+            (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
             ("nothing", "blend", "mirror", "both"),
         ),
         Grid(
@@ -105,7 +105,7 @@ def grids(data: Path, out: Path) -> list[Grid]:
             "cfgs/cifar10_c/cattan.yaml",
             [*choosing, *offline, "CORRUPTION.NUM_EX", 200],
             [*reported, *offline, "CORRUPTION.NUM_EX", 400, "SEEDS", [0]],
-            (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+            (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
             ("nothing", "both", "all"),
         ),
         Grid(
