@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,11 +15,6 @@ class PublishedRow:
     accuracy: Mapping[str, float]
     average: float
     ece: float | None = None
-
-    @property
-    def mean(self) -> float | None:
-        """The mean of the row's figures, to compare with the printed average; None without figures."""
-        return statistics.fmean(self.accuracy.values()) if self.accuracy else None
 
 
 @dataclass(frozen=True)
