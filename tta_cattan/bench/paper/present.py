@@ -81,7 +81,7 @@ def present_table(study: Study, gathered: Gathered, same_data: bool) -> Presenta
     named_alike = not study.pairs or (benchmark is not None and published_of(benchmark) is table)
     rows: list[list[Entry]] = []
     for method in summary.methods:
-        ours = _ours(summary, method)
+        ours = [*map(percent, _accuracies(summary, method)), percent(summary.averages.get((method, "ece")))]
         rows.append([Entry(method_title(method)), Entry("ours"), *ours])
         line = table.rows.get(method) if table else None
         if line is not None:
@@ -93,13 +93,15 @@ def present_table(study: Study, gathered: Gathered, same_data: bool) -> Presenta
     heads = ["method", "", *summary.domain_heads(), "avg", "ECE"]
     caption = "Accuracy in %, the standard deviation over seeds; ECE as 100 times the fraction"
     remarks = (*paper_says(study), *(f"published: {remark}" for remark in (table.remarks if table else ())))
-    return Presentation((Table(heads, rows, caption),), {"": _domain_bars(summary)}, remarks)
+    series = {method_title(method): _accuracies(summary, method) for method in summary.methods}
+    figure = bars([*summary.domain_heads(), "avg"], series, "accuracy (%)")
+    return Presentation((Table(heads, rows, caption),), {"": figure}, remarks)
 
 
-def _ours(summary: Summary, method: str) -> list[Entry]:
-    """Return a method's accuracy on each domain and on average, and its ECE."""
-    cells = [percent(summary.cells.get((method, domain, "accuracy"))) for domain in summary.domains]
-    return [*cells, *(percent(summary.averages.get((method, metric))) for metric in ("accuracy", "ece"))]
+def _accuracies(summary: Summary, method: str) -> list[Statistic | None]:
+    """Return a method's accuracy on each domain and on average."""
+    cells = [summary.cells.get((method, domain, "accuracy")) for domain in summary.domains]
+    return [*cells, summary.averages.get((method, "accuracy"))]
 
 
 def _theirs(summary: Summary, line: PublishedRow, named_alike: bool) -> list[float | None]:
@@ -116,13 +118,6 @@ def _theirs(summary: Summary, line: PublishedRow, named_alike: bool) -> list[flo
 
 def _difference(ours: float | None, theirs: float | None) -> Entry:
     return number(None if ours is None or theirs is None else ours - theirs, sign="+")
-
-
-def _domain_bars(summary: Summary) -> Figure:
-    found = {method_title(method): _ours(summary, method)[:-1] for method in summary.methods}
-    series = {name: [one.value for one in row] for name, row in found.items()}
-    std = {name: [one.std for one in row] for name, row in found.items()}
-    return bars([*summary.domain_heads(), "avg"], series, "accuracy (%)", std)
 
 
 def present_sweep(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
@@ -173,8 +168,8 @@ def _sweep_figure(key: str, curves: dict[str, dict[Any, Statistic]], levels: dic
         level = {name: 100 * found.mean for name, found in levels.items()}
         return swept({name: Curve.of(points) for name, points in curves.items()}, key, level)
     points = {**curves, **{name: dict.fromkeys(settings, found) for name, found in levels.items()}}
-    series = {name: [100 * by[s].mean if s in by else None for s in settings] for name, by in points.items()}
-    return bars([str(setting) for setting in settings], series, "accuracy (%)")
+    series = {name: list(map(by.get, settings)) for name, by in points.items()}
+    return bars(list(map(str, settings)), series, "accuracy (%)")
 
 
 def present_dimension(study: Study, gathered: Gathered, same_data: bool) -> Presentation:

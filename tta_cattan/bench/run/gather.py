@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from yacs.config import CfgNode
 
 from tta_cattan.bench import Domain
 from tta_cattan.bench.data import benchmark_of
-from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
+from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark, DomainBenchmark
 from tta_cattan.bench.results.published import PublishedTable, published, published_benchmarks
-from tta_cattan.bench.results.store import Cell, Record
+from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import Statistic, Summary, sample_range, summarise
 from tta_cattan.bench.run.dry_run import describe
 from tta_cattan.bench.run.plan import Row, Sweep, check_read, is_stream, plan_rows, seeds
@@ -24,6 +24,9 @@ from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 
 logger = logging.getLogger(__name__)
+
+# The rows and their benchmarks by the source domain.
+Sources = dict[str, tuple[Sequence[Row], Sequence[Benchmark]]]
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,12 @@ def gather(
     """Run what is missing of a study and return its results; with ``pairs``, each source>target pair is a column."""
     benchmark = domain_benchmark(load_cfg(path, overrides)) if pairs else None
     if benchmark is None:
-        rows = plan_rows(path, overrides, methods, sweeps)
-        outcome = run(rows, train=True)
-        return Gathered(tuple(rows), outcome.summary, tuple(outcome.records), (outcome.folder,))
+        planned = plan_rows(path, overrides, methods, sweeps)
+        outcome = run(planned, train=True)
+        return Gathered(tuple(planned), outcome.summary, tuple(outcome.records), (outcome.folder,))
     by_source = plan_sources(benchmark, path, overrides, methods, sweeps)
     records, folders = run_sources(benchmark, by_source)
-    *_, rows = by_source.values()
+    *_, (rows, _) = by_source.values()
     return Gathered(tuple(rows), summarise(records), tuple(records), folders)
 
 
@@ -71,28 +74,24 @@ def plan_sources(
     overrides: Sequence[Any],
     methods: Sequence[str],
     sweeps: Sequence[Sweep] = (),
-) -> dict[str, list[Row]]:
-    """Return the rows of every source domain, all checked before the first model is trained."""
+) -> Sources:
+    """Return the rows of every source domain with their benchmarks, checked before the first model is trained."""
     if is_stream(benchmark.cfg):
         raise UserError(
             f"SETTING = {benchmark.cfg.SETTING!r}: a stream has no source>target pairs; name one source with "
             "DATA.SOURCE and run `tta-cattan --cfg FILE`"
         )
-    by_source = {
+    planned = {
         source: plan_rows(path, [*overrides, "DATA.SOURCE", source], methods, sweeps) for source in benchmark.sources()
     }
-    for rows in by_source.values():
-        check_rows(rows)
-    return by_source
+    return {source: (rows, check_rows(rows)) for source, rows in planned.items()}
 
 
-def run_sources(
-    benchmark: DomainBenchmark, by_source: Mapping[str, Sequence[Row]]
-) -> tuple[list[Record], tuple[Path, ...]]:
+def run_sources(benchmark: DomainBenchmark, by_source: Sources) -> tuple[list[Record], tuple[Path, ...]]:
     """Run the comparison of each source; return all records, with the pair as their domain, and the folders."""
     records: list[Record] = []
     folders: dict[Path, None] = {}
-    for source, rows in by_source.items():
+    for source, (rows, _) in by_source.items():
         logger.info("source domain %s", source)
         outcome = run(rows, train=True)
         folders[outcome.folder] = None
@@ -121,26 +120,18 @@ def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str]
             "MODEL.CKPT_PATH names one source model, and these pairs have several sources: name one with DATA.SOURCE"
         )
     by_source = plan_sources(benchmark, path, overrides, defined)
-    check_read(overrides, [row for rows in by_source.values() for row in rows])
-    benchmarks = {source: _benchmark(rows[0].cfg) for source, rows in by_source.items()}
+    first, *_ = firsts = [rows[0].cfg for rows, _ in by_source.values()]
+    check_read(overrides, [row for rows, _ in by_source.values() for row in rows])
     if dry_run:
-        return describe({source: (rows, [benchmarks[source]] * len(rows)) for source, rows in by_source.items()})
+        return describe(by_source)
     records, _ = run_sources(benchmark, by_source)
-    expected = [
-        Cell(row.method, benchmark.pair_label(source, domain.name), 0, seed)
-        for source, rows in by_source.items()
-        for row in rows
-        for domain in benchmarks[source].domains()
-        for seed in seeds(row.cfg)
-    ]
-    summary = replace(summarise(records, expected), methods=tuple(names))
+    summary = replace(summarise(records), methods=tuple(names))
     cfg, table = benchmark.cfg, published_of(benchmark)
     remarks = []
     if table is not None:
         remarks.append(f"(paper): {table.title}; {'; '.join(table.remarks) or 'as published'}")
-        if difference := next(filter(None, (each.differs_from_published() for each in benchmarks.values())), ""):
+        if difference := next(filter(None, (_benchmark(one).differs_from_published() for one in firsts)), ""):
             remarks.append(f"NOT the data of the published figures: {difference}. Do not compare the two.")
-    first = next(iter(by_source.values()))[0].cfg
     about = (
         f"{benchmark.name}, {first.MODEL.ARCH} trained on each of {', '.join(by_source)}; {sample_range(records)} "
         f"samples per target; {first.TEST.PROTOCOL} protocol; seeds {', '.join(map(str, seeds(first)))}"
