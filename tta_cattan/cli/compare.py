@@ -91,13 +91,13 @@ def main(argv: Sequence[str]) -> int:
         return 0
     outcome = run(rows, launcher)
     print(outcome.summary.to_text())
-    print(f"\nresults: {outcome.folder}")
+    print(f"\nresults: {outcome.folders[0]}")
     if plain:
         streams = run(plan_rows(find_config(DEFAULT_CFG), [*overrides, *_STREAM], methods), launcher)
         print("\nThe same corruptions as one stream, online and without reset:\n")
         print(streams.summary.to_text())
-        print(f"\nresults: {streams.folder}")
-        _report([outcome.folder, streams.folder], Path(rows[0].cfg.SAVE_DIR) / "report")
+        print(f"\nresults: {streams.folders[0]}")
+        _report([*outcome.folders, *streams.folders], Path(rows[0].cfg.SAVE_DIR) / "report")
     return 0
 
 

@@ -234,7 +234,7 @@ def test_the_first_command_has_a_stream_as_its_second_table(arguments, tables, m
 
     def run(rows, launcher):
         asked.append(rows)
-        return runner.Outcome(summarise([]), Path("there"), [])
+        return runner.Outcome([], summarise([]), [], [Path("there")])
 
     reported = []
     monkeypatch.setattr(runner, "run", run)

@@ -14,7 +14,8 @@ from tta_cattan.bench.results.published import PublishedRow, published
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import Statistic, Summary, sample_range
 from tta_cattan.bench.results.table import Entry, Table, number
-from tta_cattan.bench.run.gather import Gathered, domain_benchmark, published_of
+from tta_cattan.bench.run.gather import domain_benchmark, published_of
+from tta_cattan.bench.run.runner import Outcome
 from tta_cattan.methods import method_title
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import write_text
@@ -72,7 +73,7 @@ def paper_says(study: Study) -> tuple[str, ...]:
     return (f"The paper: {study.says}",) if study.says else ()
 
 
-def present_table(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+def present_table(study: Study, gathered: Outcome, same_data: bool) -> Presentation:
     """Present a table of the paper: ours, the published row and, on the paper's own data, the difference."""
     table = published(study.published[""]) if study.published else None
     summary = gathered.summary
@@ -120,7 +121,7 @@ def _difference(ours: float | None, theirs: float | None) -> Entry:
     return number(None if ours is None or theirs is None else ours - theirs, sign="+")
 
 
-def present_sweep(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+def present_sweep(study: Study, gathered: Outcome, same_data: bool) -> Presentation:
     """Present a figure over a swept key: average accuracy and ECE at each setting, beside published averages.
 
     Note: a method that does not read the key has one row.
@@ -172,7 +173,7 @@ def _sweep_figure(key: str, curves: dict[str, dict[Any, Statistic]], levels: dic
     return bars(list(map(str, settings)), series, "accuracy (%)")
 
 
-def present_dimension(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+def present_dimension(study: Study, gathered: Outcome, same_data: bool) -> Presentation:
     """Present the dimension rule: d per domain (first seed), and the eigenvalue gaps and bound of a few domains."""
     first: dict[str, Record] = {}
     for record in gathered.records:
@@ -192,7 +193,7 @@ def present_dimension(study: Study, gathered: Gathered, same_data: bool) -> Pres
     return Presentation((Table(heads, rows, f"The number of directions d, {how}"),), figures, paper_says(study))
 
 
-def present_recovery(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+def present_recovery(study: Study, gathered: Outcome, same_data: bool) -> Presentation:
     """Return each method's accuracies before and after the gate, tau swept, and which fall-back recovers more."""
     by_method = {
         method_title(row.method): agreement_counts(r for r in gathered.records if r.cell.label == row.label)

@@ -18,16 +18,16 @@ from tta_cattan.bench.paper.present import (
     present_table,
 )
 from tta_cattan.bench.report.figures import need
-from tta_cattan.bench.results.summary import sample_range
-from tta_cattan.bench.run.gather import Gathered, domain_benchmark, gather
-from tta_cattan.bench.run.plan import Sweep, parse_sweeps, seeds
+from tta_cattan.bench.run.gather import domain_benchmark, gather
+from tta_cattan.bench.run.plan import Sweep, parse_sweeps
+from tta_cattan.bench.run.runner import Outcome, about_data
 from tta_cattan.bench.run.setting import is_defined
 from tta_cattan.config import find_config, leaves, load_cfg, method_keys, read_yaml, shared_keys, shipped_folder
 from tta_cattan.methods import method_title
 from tta_cattan.util.errors import UserError, nearest
 
 _DATA = ("data", "model", "weights", "selection")  # roles of the keys that decide the data and the source model
-_PRESENT: Mapping[str, Callable[[Study, Gathered, bool], Presentation]] = {
+_PRESENT: Mapping[str, Callable[[Study, Outcome, bool], Presentation]] = {
     "table": present_table,
     "sweep": present_sweep,
     "dimension": present_dimension,
@@ -126,18 +126,13 @@ def _methods(study: Study, ours: CfgNode) -> tuple[list[str], list[str]]:
     return [method for method in study.methods if method not in left_out], left_out
 
 
-def _notes(gathered: Gathered, data: list[str], settings: list[str], left_out: list[str]) -> list[str]:
+def _notes(gathered: Outcome, data: list[str], settings: list[str], left_out: list[str]) -> list[str]:
     """Return the lines above the tables: data, settings, folders."""
     cfg = gathered.cfg
     verdict = (
         "the paper's" if not data else f"NOT THE PAPER'S: {'; '.join(data)}. The published figures are of other data"
     )
-    protocol = f"{cfg.TEST.PROTOCOL} protocol, {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL != "online" else "online"
-    lines = [
-        f"data: {verdict}",
-        f"{cfg.CORRUPTION.DATASET}, {sample_range(gathered.records)} samples per domain, {cfg.MODEL.ARCH}; {protocol}, "
-        f"batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}",
-    ]
+    lines = [f"data: {verdict}", about_data(cfg, gathered.records, cfg.MODEL.ARCH)]
     if settings:
         lines.append(f"settings that differ from the study's: {'; '.join(settings)}")
     if left_out:

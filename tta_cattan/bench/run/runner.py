@@ -37,11 +37,16 @@ Launcher = Callable[[Sequence[Job], Mapping[str, Setting]], Iterator[Record | Fa
 
 
 class Outcome(NamedTuple):
-    """What a comparison found, where it lies, and the records that it is made of."""
+    """What a comparison found: its rows, their results, and the folders of these."""
 
+    rows: Sequence[Row]
     summary: Summary
-    folder: Path
-    records: list[Record]
+    records: Sequence[Record]
+    folders: Sequence[Path]
+
+    @property
+    def cfg(self) -> CfgNode:
+        return self.rows[0].cfg
 
 
 def run(rows: Sequence[Row], launcher: Launcher = one_by_one, train: bool = False) -> Outcome:
@@ -76,7 +81,7 @@ def run(rows: Sequence[Row], launcher: Launcher = one_by_one, train: bool = Fals
         summary = summarise(found, expected=[job.cell for job in jobs])
         reasons = [f"left out: {reason}" for reason in left_out.values()]
         summary.write(folder, [*header_lines(rows, settings, found), *reasons])
-    return Outcome(summary, folder, found)
+    return Outcome(rows, summary, found, [folder])
 
 
 def run_folder(rows: Sequence[Row], settings: Mapping[str, Setting]) -> Path:
@@ -136,18 +141,21 @@ def header_lines(rows: Sequence[Row], settings: Mapping[str, Setting], records: 
     """Return the lines above the table: data, model, protocol and seeds, one line per combination, and optimisers."""
     lines = []
     for row in rows:
-        cfg = row.cfg
-        samples = sample_range(record for record in records if record.cell.label == row.label)
-        unit, how = ("stream", "stream") if is_stream(cfg) else ("domain", "protocol")
-        epochs = f", {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL == "offline" else ""
-        model = f"{cfg.MODEL.ARCH} (sha256 {settings[row.label].loaded.sha256[:16]})"
-        lines.append(
-            f"{cfg.CORRUPTION.DATASET}, {samples} samples per {unit}; {model}; {protocol_name(cfg)} {how}{epochs}, "
-            f"batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}"
-        )
+        model = f"{row.cfg.MODEL.ARCH} (sha256 {settings[row.label].loaded.sha256[:16]})"
+        lines.append(about_data(row.cfg, [record for record in records if record.cell.label == row.label], model))
     own = [row for row in rows if "OPTIM.LR" in own_keys(row.method)]
     optimisers = [f"{row.label} {row.cfg.OPTIM.METHOD} {row.cfg.OPTIM.LR:g}" for row in own]
     return [*dict.fromkeys(lines), *(["optimiser: " + ", ".join(optimisers)] if own else [])]
+
+
+def about_data(cfg: CfgNode, records: Sequence[Record], model: str) -> str:
+    """Return a line: data, model, protocol and seeds."""
+    unit, how = ("stream", "stream") if is_stream(cfg) else ("domain", "protocol")
+    epochs = f", {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL != "online" else ""
+    return (
+        f"{cfg.CORRUPTION.DATASET}, {sample_range(records)} samples per {unit}; {model}; "
+        f"{protocol_name(cfg)} {how}{epochs}, batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}"
+    )
 
 
 def _warn(rows: Sequence[Row], settings: Mapping[str, Setting]) -> None:
