@@ -200,58 +200,53 @@ def _compute(
     Return the rows that a method of a host could not compute, with the reason.
     """
     left_out: dict[str, str] = {}
-    there = [record for job in jobs if (record := store.find(job.cell, job.fingerprint))]
-    missing = [job for job in jobs if store.find(job.cell, job.fingerprint) is None]
+    there = {job.cell: stored for job in jobs if (stored := store.find(job.cell, job.fingerprint))}
+    missing = {job.cell: job for job in jobs if job.cell not in there}
     if there:
         logger.info("%d of %d results are there already", len(there), len(jobs))
     wanted = Counter((job.cell.label, job.cell.target) for job in jobs)
     logger.info("below is the error of each domain, 100 % - accuracy, as in TENT's logs; the table has the accuracy")
     shown = ""
     accuracies: dict[tuple[str, Domain], list[float]] = defaultdict(list)
-    computed = _kept(launcher(missing, settings), {job.cell: job.cfg for job in missing}, settings, store, left_out)
-    for record in progress(chain(there, computed), len(jobs), "results"):
-        cell = record.cell
-        if lost := record.info.get("lost"):
-            logger.warning(
-                "%s on %s: %d of %d outputs are not finite and count as wrong",
-                cell.label, cell.target.label, lost, record.metrics["n"],
-            )  # fmt: skip
-        found = accuracies[cell.label, cell.target]
-        found.append(record.metrics.get("accuracy", float("nan")))
-        if len(found) == wanted[cell.label, cell.target]:  # one line per domain, as in TENT: the mean over the seeds
-            if cell.label != shown:
-                shown = cell.label
-                logger.info("test-time adaptation: %s", row_label(cell.method.upper(), cell.settings))
-            logger.info(error_line(cell.target.label, sum(found) / len(found)))
+    with progress(None, len(jobs), "results") as bar:
+        for record in chain(there.values(), launcher(list(missing.values()), settings)):
+            cell = record.cell
+            if isinstance(record, Fault):
+                if cell.label not in left_out:
+                    left_out[cell.label] = record.reason
+                    logger.warning("left out: %s", record.reason)
+                continue
+            if cell in missing:
+                _keep(record, missing[cell].cfg, settings[cell.label].benchmark, store)
+            bar.update()  # after an interruption it raises, so the result is on the disk by now
+            if lost := record.info.get("lost"):
+                logger.warning(
+                    "%s on %s: %d of %d outputs are not finite and count as wrong",
+                    cell.label, cell.target.label, lost, record.metrics["n"],
+                )  # fmt: skip
+            found = accuracies[cell.label, cell.target]
+            found.append(record.metrics.get("accuracy", float("nan")))
+            if len(found) == wanted[cell.label, cell.target]:  # a line per domain, as in TENT: the mean over the seeds
+                if cell.label != shown:
+                    shown = cell.label
+                    logger.info("test-time adaptation: %s", row_label(cell.method.upper(), cell.settings))
+                logger.info(error_line(cell.target.label, sum(found) / len(found)))
     return left_out
 
 
-def _kept(
-    records: Iterator[Record | Fault],
-    cfgs: Mapping[Cell, CfgNode],
-    settings: Mapping[str, Setting],
-    store: ResultsStore,
-    left_out: dict[str, str],
-) -> Iterator[Record]:
-    """Yield each record once it is on the disk; keep a row's first fault in ``left_out``.
+def _keep(record: Record, cfg: CfgNode, benchmark: Benchmark, store: ResultsStore) -> None:
+    """Write a result to the disk, and remove its checkpoint.
 
     Note: the files are identified before the run and read during it. A result of files that changed in between belongs
     to neither, so it is refused.
     """
-    for record in records:
-        cell = record.cell
-        if isinstance(record, Fault):
-            if left_out.setdefault(cell.label, record.reason) is record.reason:
-                logger.warning("left out: %s", record.reason)
-            continue
-        checkpoint, cfg = checkpoint_path(store.folder, cell, record.fingerprint), cfgs[cell]
-        changed = not record.fingerprint.endswith(_data_identity(cfg, settings[cell.label].benchmark, cell.target))
-        if not changed:
-            store.append(record)
-        checkpoint.unlink(missing_ok=True)
-        if changed:
-            raise UserError(
-                f"{cell.target.label}: files in {cfg.DATA_DIR} changed while {cell.label} ran on them: its result is "
-                "not kept; run the same command again"
-            )
-        yield record
+    cell = record.cell
+    unchanged = record.fingerprint.endswith(_data_identity(cfg, benchmark, cell.target))
+    if unchanged:
+        store.append(record)
+    checkpoint_path(store.folder, cell, record.fingerprint).unlink(missing_ok=True)
+    if not unchanged:
+        raise UserError(
+            f"{cell.target.label}: files in {cfg.DATA_DIR} changed while {cell.label} ran on them: its result is "
+            "not kept; run the same command again"
+        )
