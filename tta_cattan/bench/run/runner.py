@@ -16,11 +16,11 @@ from yacs.config import CfgNode
 from tta_cattan.bench import Domain
 from tta_cattan.bench.data import Benchmark, stream_identity
 from tta_cattan.bench.results.identity import config_path, git_revision, machine, versions, write_run_file
-from tta_cattan.bench.results.store import Cell, Record, ResultsStore, checkpoint_path, row_label
+from tta_cattan.bench.results.store import Record, ResultsStore, checkpoint_path, row_label
 from tta_cattan.bench.results.summary import Summary, sample_range, summarise
 from tta_cattan.bench.run.cell import Fault, one_by_one
 from tta_cattan.bench.run.log import error_line, setup_logging
-from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells, protocol_name, seeds
+from tta_cattan.bench.run.plan import Job, Row, is_stream, plan_cells, protocol_name, seeds
 from tta_cattan.bench.run.plausible import warn_of_wrong_setup
 from tta_cattan.bench.run.setting import Setting, check_rows, prepare_settings, rehearse_rows, subspace_hash
 from tta_cattan.bench.source.model import ensure_trained
@@ -62,8 +62,7 @@ def run(rows: Sequence[Row], launcher: Launcher = one_by_one, train: bool = Fals
     settings = {row.label: setting for row, setting in zip(rows, prepared, strict=True)}
     fingerprints = {row.label: settings[row.label].fingerprint(row.cfg) for row in rows}
     folder = run_folder(rows, settings)
-    domains = [cell_domains(row.cfg, benchmark.domains()) for row, benchmark in zip(rows, benchmarks, strict=True)]
-    jobs = _jobs(plan_cells(rows, domains), settings, fingerprints, folder)
+    jobs = _jobs(rows, settings, fingerprints, folder)
     store = ResultsStore(folder)
     with store.lock():
         setup_logging(folder, first.LOG_DEST)
@@ -170,21 +169,22 @@ def _warn(rows: Sequence[Row], settings: Mapping[str, Setting]) -> None:
 
 
 def _jobs(
-    cells: Sequence[tuple[Row, Cell]], settings: Mapping[str, Setting], fingerprints: Mapping[str, str], folder: Path
+    rows: Sequence[Row], settings: Mapping[str, Setting], fingerprints: Mapping[str, str], folder: Path
 ) -> list[Job]:
-    """Return the cells as jobs, whose fingerprints add the identity of the domain's files, if any, to the row's.
+    """Return the jobs of all cells, whose fingerprints add the identity of the domain's files, if any, to the row's.
 
     Note: per domain, so that another corruption in the same folder repeats no cell of the first.
     """
     known: dict[tuple[int, Domain], str] = {}
     jobs = []
-    for row, cell in cells:
+    for row in rows:
         benchmark = settings[row.label].benchmark
-        key = (id(benchmark), cell.target)
-        if key not in known:
-            known[key] = _data_identity(row.cfg, benchmark, cell.target)
-        stamp = "-".join(filter(None, (fingerprints[row.label], known[key])))
-        jobs.append(Job(row.cfg, cell, stamp, checkpoint_path(folder, cell, stamp)))
+        for cell in plan_cells(row, benchmark.domains()):
+            key = (id(benchmark), cell.target)
+            if key not in known:
+                known[key] = _data_identity(row.cfg, benchmark, cell.target)
+            stamp = "-".join(filter(None, (fingerprints[row.label], known[key])))
+            jobs.append(Job(row.cfg, cell, stamp, checkpoint_path(folder, cell, stamp)))
     return jobs
 
 
