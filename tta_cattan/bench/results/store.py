@@ -284,21 +284,17 @@ def _is_torn(handle: int) -> bool:
 
 def _metric(name: str, value: Any, cell: Cell) -> int | float:
     """Return a metric as a finite Python number inside its range."""
-    number = _number(value, f"metric {name!r} of {cell}")
+    try:
+        finite = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer too large for a float
+        finite = False
+    if not finite:
+        raise UserError(f"metric {name!r} of {cell} is {value!r}: a metric is a finite number; info holds text")
+    number = int(value) if isinstance(value, numbers.Integral) else float(value)
     low, high = RANGES.get(name, (-math.inf, math.inf))
     if not low - _ROUNDING <= number <= high + _ROUNDING:
         raise UserError(f"metric {name!r} of {cell} is {value!r}: it must be in [{low}, {high}]")
     return number
-
-
-def _number(value: Any, name: str) -> int | float:
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        try:
-            if math.isfinite(value):
-                return int(value) if isinstance(value, numbers.Integral) else float(value)
-        except OverflowError:
-            pass  # an integer too large for a float
-    raise UserError(f"{name} is {value!r}: a metric is a finite number; leave it out or put it into info as text")
 
 
 def predictions_path(folder: str | os.PathLike[str], cell: Cell, fingerprint: str) -> Path:
