@@ -9,7 +9,8 @@ from fuzzing import EDITS, EXACT, FAST, JSON, NUMBERS, TEXT, damaged, folder, ta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tta_cattan.bench.results.store import RANGES, SCHEMA, Cell, Record, ResultsStore, checksum
+from tta_cattan.bench.results.identity import fingerprint as checksum
+from tta_cattan.bench.results.store import RANGES, SCHEMA, Cell, Record, ResultsStore
 from tta_cattan.util.errors import UserError
 
 

@@ -91,13 +91,13 @@ def main(argv: Sequence[str]) -> int:
         return 0
     outcome = run(rows, launcher)
     print(outcome.summary.to_text())
-    print(f"\nresults: {outcome.folder}")
+    print(f"\nresults: {outcome.folders[0]}")
     if plain:
         streams = run(plan_rows(find_config(DEFAULT_CFG), [*overrides, *_STREAM], methods), launcher)
         print("\nThe same corruptions as one stream, online and without reset:\n")
         print(streams.summary.to_text())
-        print(f"\nresults: {streams.folder}")
-        _report([outcome.folder, streams.folder], Path(rows[0].cfg.SAVE_DIR) / "report")
+        print(f"\nresults: {streams.folders[0]}")
+        _report([*outcome.folders, *streams.folders], Path(rows[0].cfg.SAVE_DIR) / "report")
     return 0
 
 
@@ -121,12 +121,16 @@ def _without_faults(host: str | None, methods: list[str], overrides: Sequence[st
 
 def _launcher(args: argparse.Namespace, small: bool) -> Launcher:
     """Return the launcher that computes the results; a ``small`` network keeps one thread busy at most."""
+    if args.workers is not None and args.workers < 1:
+        raise UserError(f"--workers {args.workers}: at least 1 is needed")
+    if args.address is not None and args.launcher != "ray":
+        raise UserError(f"--address {args.address}: this is an option of --launcher ray")
+    if args.address is not None and args.workers is not None:
+        raise UserError(f"--workers {args.workers}: the cluster at {args.address} decides how many there are")
     if args.launcher == "ray":
         from tta_cattan.bench.run.launchers import RayLauncher
 
         return RayLauncher(args.address, args.workers)
-    if args.address is not None:
-        raise UserError(f"--address {args.address}: this is an option of --launcher ray")
     from tta_cattan.bench.run.cell import one_by_one
     from tta_cattan.bench.run.launchers import ProcessLauncher, usable_cpus
 

@@ -13,22 +13,22 @@ from tta_cattan.bench.results.published import published
 from tta_cattan.bench.results.store import Cell, Record
 from tta_cattan.bench.results.summary import summarise
 from tta_cattan.bench.results.table import Table
-from tta_cattan.bench.run.gather import Gathered
 from tta_cattan.bench.run.plan import Row
+from tta_cattan.bench.run.runner import Outcome
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 
 pytest.importorskip("matplotlib")
 
 
-def gathered(rows: list[Row], values: dict[tuple[str, str, int], dict], **info) -> Gathered:
+def gathered(rows: list[Row], values: dict[tuple[str, str, int], dict], **info) -> Outcome:
     """Return results: (label, domain, seed) -> metrics."""
     known = {one.label: one for one in rows}
     records = []
     for (label, domain, seed), metrics in values.items():
         method, settings = (known[label].method, known[label].changes) if label in known else (label, ())
         records.append(Record(Cell(method, domain, 5, seed, settings), "f", {"n": 64, "ece": 0.1, **metrics}, info))
-    return Gathered(tuple(rows), summarise(records), tuple(records), (Path("out"),))
+    return Outcome(rows, summarise(records), records, [Path("out")])
 
 
 def texts(table: Table, columns: int) -> list[tuple[str, ...]]:

@@ -11,9 +11,11 @@ import torch
 from tta_cattan import UserError
 from tta_cattan.bench.report import figures
 from tta_cattan.bench.report.figures import need
+from tta_cattan.bench.results.summary import Statistic
 from tta_cattan.methods import ADAPTATION_REGISTRY, method_title
 from tta_cattan.metrics import reliability_bins
 
+ONE = Statistic(1.0, None, 1)
 HOSTILE = "<script>alert('$x_{$')</script>\n\x07"
 
 
@@ -23,8 +25,8 @@ def text_of(svg: str) -> str:
 
 
 def test_bars_have_the_heights_of_the_numbers_and_gaps_where_there_are_none():
-    series = {"TENT": [10.0, 20.0], "CATTAn": [30.0, None]}
-    (axes,) = figures.bars(["fog", "snow"], series, "accuracy (%)", {"TENT": [1.0, None]}).axes
+    series = {"TENT": [Statistic(0.1, 0.01, 2), Statistic(0.2, None, 1)], "CATTAn": [Statistic(0.3, None, 1), None]}
+    (axes,) = figures.bars(["fog", "snow"], series, "accuracy (%)").axes
     assert sorted(bar.get_height() for bar in axes.patches) == [10, 20, 30]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["fog", "snow"]
 
@@ -59,7 +61,7 @@ def test_dimension_leaves_zero_gaps_out_and_marks_d():
 
 def test_a_legend_of_two_lines_is_read_line_by_line():
     names = list("abcdefghi")
-    legend = figures.bars(["x"], {name: [1.0] for name in names}, "y").legends[0]
+    legend = figures.bars(["x"], {name: [ONE] for name in names}, "y").legends[0]
     assert [text.get_text() for text in legend.get_texts()] == ["a", "h", "b", "i", *"cdefg"], "column by column"
 
 
@@ -71,7 +73,7 @@ def test_cost_writes_each_value():
 
 def test_svg_takes_the_colour_of_the_page_and_keeps_to_itself():
     def one(name):
-        return figures.to_svg(figures.bars(["a"], {"TENT": [1.0]}, "y"), name)
+        return figures.to_svg(figures.bars(["a"], {"TENT": [ONE]}, "y"), name)
 
     first, second = one("first"), one("second")
     assert first.startswith("<svg") and "currentColor" in first and figures.INK not in first
@@ -83,13 +85,13 @@ def test_svg_takes_the_colour_of_the_page_and_keeps_to_itself():
 
 
 def test_hostile_names_are_text():
-    svg = figures.to_svg(figures.bars([HOSTILE], {HOSTILE: [1.0], "_hidden": [2.0]}, HOSTILE), "hostile")
+    svg = figures.to_svg(figures.bars([HOSTILE], {HOSTILE: [ONE], "_hidden": [ONE]}, HOSTILE), "hostile")
     assert "<script" not in svg
     assert "<script>alert('$x_{$')</script>??" in text_of(svg) and "_hidden" in text_of(svg)
 
 
 def test_save_writes_both_files(tmp_path):
-    svg = figures.save(figures.bars(["a"], {"TENT": [1.0]}, "y"), tmp_path, "bars")
+    svg = figures.save(figures.bars(["a"], {"TENT": [ONE]}, "y"), tmp_path, "bars")
     ET.parse(tmp_path / "bars.svg")
     assert "prefers-color-scheme" in (tmp_path / "bars.svg").read_text(encoding="utf-8")
     assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG") and svg.startswith("<svg")

@@ -44,9 +44,9 @@ def comparison(folder, *records):
 
 def test_facts_of_a_record():
     found = StreamFacts.of(record())
-    assert found.windows == ((2.0, 1.0), (6.0, 0.5), (9.0, 0.5)), "the last window is short"
+    assert found.windows == [(2.0, 1.0), (6.0, 0.5), (9.0, 0.5)], "the last window is short"
     assert found.domains == {"fog1": 5 / 7, "fog2": 2 / 3}
-    assert found.bands == (("fog1", 0, 3), ("fog2", 3, 6), ("fog1", 6, 10)) and found.collapsed_at == (8, 9)
+    assert found.bands == [("fog1", 0, 3), ("fog2", 3, 6), ("fog1", 6, 10)] and found.collapsed_at == [8, 9]
     assert corruption_bands(found.bands) == [("fog", 0, 10)]
 
 
@@ -73,7 +73,7 @@ def test_figure_table_and_pairs_of_a_stream(tmp_path):
     table = tables_of(found, pairs)["domains"]
     assert table.heads == ["method", "fog1", "fog2"] and [entry.text for entry in table.rows[0][1:]] == ["71.4", "66.7"]
     assert "1 stream" in facts(found) and "10 samples per stream" in facts(found)
-    assert pairs["TENT", "Norm"].difference.n == 3, "three images, however often they were seen"
+    assert pairs["TENT", "Norm"].images == 3, "three images, however often they were seen"
     assert "Accuracy in windows of the stream" in write_report([tmp_path], tmp_path / "out").read_text()
 
 

@@ -50,11 +50,10 @@ def test_fingerprint_moves_with_every_input(change):
 @pytest.mark.parametrize(
     ("value", "named"),
     [
-        (float("nan"), "fingerprint.a.b is nan"),
-        ({1: 2}, "key 1"),
-        ({1, 2}, "fingerprint.a.b is a set"),
-        ([0, torch.zeros(1)], r"fingerprint.a.b\[1\] is a Tensor"),
-        (object(), "fingerprint.a.b is a object"),
+        (float("nan"), "fingerprint cannot be stored.*float"),
+        ({1, 2}, "type set"),
+        ([0, torch.zeros(1)], "type Tensor"),
+        (object(), "type object"),
     ],
 )
 def test_fingerprint_refuses_what_json_cannot_hold(value, named):
@@ -112,7 +111,7 @@ def test_run_file_holds_the_description(tmp_path):
 
 def test_run_file_refuses_without_harming_the_old_one(tmp_path):
     path = write_run_file(tmp_path, {"a": 1})
-    with pytest.raises(UserError, match=r"run.json.a"):
+    with pytest.raises(UserError, match=r"run.json cannot be stored"):
         write_run_file(tmp_path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": 1}
     (tmp_path / "file").write_text("")

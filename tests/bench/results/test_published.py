@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import pytest
 
 from tta_cattan.bench.results.published import published, published_benchmarks
@@ -37,15 +39,16 @@ def test_an_average_is_that_of_its_row_but_for_the_one_that_is_not(benchmark):
     for method, row in table.rows.items():
         assert method in ADAPTATION_REGISTRY
         assert tuple(row.accuracy) == table.columns
-        if row.mean is None:
+        if not row.accuracy:
             continue
+        mean = fmean(row.accuracy.values())
         if (benchmark, method) in WRONG:
-            assert (row.average, pytest.approx(row.mean, abs=1e-3)) == WRONG[benchmark, method]
+            assert (row.average, pytest.approx(mean, abs=1e-3)) == WRONG[benchmark, method]
             assert any(f"{row.average}" in remark for remark in table.remarks), (
                 "a table says where it contradicts itself"
             )
         else:
-            assert abs(row.mean - row.average) < ROUNDING.get((benchmark, method), 0.01)
+            assert abs(mean - row.average) < ROUNDING.get((benchmark, method), 0.01)
 
 
 def test_every_table_has_its_pairs():

@@ -9,7 +9,8 @@ import os
 import numpy as np
 import pytest
 
-from tta_cattan.bench.results.store import SCHEMA, Cell, Record, ResultsStore, checksum
+from tta_cattan.bench.results.identity import fingerprint as checksum
+from tta_cattan.bench.results.store import SCHEMA, Cell, Record, ResultsStore
 from tta_cattan.util.errors import UserError
 
 

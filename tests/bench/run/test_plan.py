@@ -99,7 +99,8 @@ def test_model_subspace_data_method_and_version_are_in_it(monkeypatch):
 
 def test_cells_go_by_method_then_domain_then_seed():
     cfg = load_cfg(None, ["SEEDS", "3,1", "MODEL.ADAPTATION", "TENT"])
-    cells = plan_cells([Row(cfg), Row(get_defaults())], [[Domain("fog", 5), Domain("snow", 5)]] * 2)
+    rows = [Row(cfg), Row(get_defaults())]
+    cells = [(row, cell) for row in rows for cell in plan_cells(row, [Domain("fog", 5), Domain("snow", 5)])]
     assert all(row.label == cell.label for row, cell in cells)
     assert [(cell.method, cell.domain, cell.severity, cell.seed) for _, cell in cells] == [
         ("tent", "fog", 5, 3), ("tent", "fog", 5, 1),

@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 
 from tta_cattan.bench.data import Stream
 from tta_cattan.bench.results import store as store_module
-from tta_cattan.bench.results.store import ResultsStore, checksum
+from tta_cattan.bench.results.identity import fingerprint as checksum
+from tta_cattan.bench.results.store import ResultsStore
 from tta_cattan.cli.main import main
 from tta_cattan.methods import Source
 from tta_cattan.util.errors import UserError

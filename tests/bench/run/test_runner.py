@@ -97,7 +97,7 @@ def test_a_folder_that_another_run_holds_is_refused(tmp_path, settings):
         runner.run(chosen)
     assert ResultsStore(folder).records() == []
     outcome = runner.run(chosen)
-    assert outcome.folder == folder == run_folder(tmp_path) and outcome.summary.complete
+    assert outcome.folders == [folder] == [run_folder(tmp_path)] and outcome.summary.complete
 
 
 def test_a_dry_run_needs_source_data_or_a_subspace(monkeypatch, tmp_path):

@@ -19,7 +19,7 @@ from tta_cattan.bench.protocols import stream as stream_module
 from tta_cattan.bench.results.store import ResultsStore, predictions_path, read_predictions
 from tta_cattan.bench.results.summary import summarise
 from tta_cattan.bench.run import runner
-from tta_cattan.bench.run.plan import Sweep, cell_domains, cell_fingerprint
+from tta_cattan.bench.run.plan import Row, Sweep, cell_fingerprint, plan_cells
 from tta_cattan.cli import compare as compare_command
 from tta_cattan.cli.main import main
 from tta_cattan.config import get_defaults, load_cfg
@@ -122,7 +122,7 @@ def test_a_stream_depends_on_its_domains_and_its_own_keys():
 def test_the_default_has_the_cells_it_had():
     cfg = load_cfg(None, [])
     domains = [Domain("fog", 5), Domain("snow", 5)]
-    assert cell_domains(cfg, domains) == domains
+    assert [cell.target for cell in plan_cells(Row(cfg), domains)] == domains
     with pytest.raises(UserError, match="SETTING cannot be swept"):
         Sweep.parse("SETTING=continual,smooth")
 
@@ -234,7 +234,7 @@ def test_the_first_command_has_a_stream_as_its_second_table(arguments, tables, m
 
     def run(rows, launcher):
         asked.append(rows)
-        return runner.Outcome(summarise([]), Path("there"), [])
+        return runner.Outcome([], summarise([]), [], [Path("there")])
 
     reported = []
     monkeypatch.setattr(runner, "run", run)

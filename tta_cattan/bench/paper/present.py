@@ -14,7 +14,8 @@ from tta_cattan.bench.results.published import PublishedRow, published
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.results.summary import Statistic, Summary, sample_range
 from tta_cattan.bench.results.table import Entry, Table, number
-from tta_cattan.bench.run.gather import Gathered, domain_benchmark, published_of
+from tta_cattan.bench.run.gather import domain_benchmark, published_of
+from tta_cattan.bench.run.runner import Outcome
 from tta_cattan.methods import method_title
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import write_text
@@ -72,7 +73,7 @@ def paper_says(study: Study) -> tuple[str, ...]:
     return (f"The paper: {study.says}",) if study.says else ()
 
 
-def present_table(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+def present_table(study: Study, gathered: Outcome, same_data: bool) -> Presentation:
     """Present a table of the paper: ours, the published row and, on the paper's own data, the difference."""
     table = published(study.published[""]) if study.published else None
     summary = gathered.summary
@@ -81,7 +82,7 @@ def present_table(study: Study, gathered: Gathered, same_data: bool) -> Presenta
     named_alike = not study.pairs or (benchmark is not None and published_of(benchmark) is table)
     rows: list[list[Entry]] = []
     for method in summary.methods:
-        ours = _ours(summary, method)
+        ours = [*map(percent, _accuracies(summary, method)), percent(summary.averages.get((method, "ece")))]
         rows.append([Entry(method_title(method)), Entry("ours"), *ours])
         line = table.rows.get(method) if table else None
         if line is not None:
@@ -93,13 +94,15 @@ def present_table(study: Study, gathered: Gathered, same_data: bool) -> Presenta
     heads = ["method", "", *summary.domain_heads(), "avg", "ECE"]
     caption = "Accuracy in %, the standard deviation over seeds; ECE as 100 times the fraction"
     remarks = (*paper_says(study), *(f"published: {remark}" for remark in (table.remarks if table else ())))
-    return Presentation((Table(heads, rows, caption),), {"": _domain_bars(summary)}, remarks)
+    series = {method_title(method): _accuracies(summary, method) for method in summary.methods}
+    figure = bars([*summary.domain_heads(), "avg"], series, "accuracy (%)")
+    return Presentation((Table(heads, rows, caption),), {"": figure}, remarks)
 
 
-def _ours(summary: Summary, method: str) -> list[Entry]:
-    """Return a method's accuracy on each domain and on average, and its ECE."""
-    cells = [percent(summary.cells.get((method, domain, "accuracy"))) for domain in summary.domains]
-    return [*cells, *(percent(summary.averages.get((method, metric))) for metric in ("accuracy", "ece"))]
+def _accuracies(summary: Summary, method: str) -> list[Statistic | None]:
+    """Return a method's accuracy on each domain and on average."""
+    cells = [summary.cells.get((method, domain, "accuracy")) for domain in summary.domains]
+    return [*cells, summary.averages.get((method, "accuracy"))]
 
 
 def _theirs(summary: Summary, line: PublishedRow, named_alike: bool) -> list[float | None]:
@@ -118,14 +121,7 @@ def _difference(ours: float | None, theirs: float | None) -> Entry:
     return number(None if ours is None or theirs is None else ours - theirs, sign="+")
 
 
-def _domain_bars(summary: Summary) -> Figure:
-    found = {method_title(method): _ours(summary, method)[:-1] for method in summary.methods}
-    series = {name: [one.value for one in row] for name, row in found.items()}
-    std = {name: [one.std for one in row] for name, row in found.items()}
-    return bars([*summary.domain_heads(), "avg"], series, "accuracy (%)", std)
-
-
-def present_sweep(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+def present_sweep(study: Study, gathered: Outcome, same_data: bool) -> Presentation:
     """Present a figure over a swept key: average accuracy and ECE at each setting, beside published averages.
 
     Note: a method that does not read the key has one row.
@@ -173,11 +169,11 @@ def _sweep_figure(key: str, curves: dict[str, dict[Any, Statistic]], levels: dic
         level = {name: 100 * found.mean for name, found in levels.items()}
         return swept({name: Curve.of(points) for name, points in curves.items()}, key, level)
     points = {**curves, **{name: dict.fromkeys(settings, found) for name, found in levels.items()}}
-    series = {name: [100 * by[s].mean if s in by else None for s in settings] for name, by in points.items()}
-    return bars([str(setting) for setting in settings], series, "accuracy (%)")
+    series = {name: list(map(by.get, settings)) for name, by in points.items()}
+    return bars(list(map(str, settings)), series, "accuracy (%)")
 
 
-def present_dimension(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+def present_dimension(study: Study, gathered: Outcome, same_data: bool) -> Presentation:
     """Present the dimension rule: d per domain (first seed), and the eigenvalue gaps and bound of a few domains."""
     first: dict[str, Record] = {}
     for record in gathered.records:
@@ -197,7 +193,7 @@ def present_dimension(study: Study, gathered: Gathered, same_data: bool) -> Pres
     return Presentation((Table(heads, rows, f"The number of directions d, {how}"),), figures, paper_says(study))
 
 
-def present_recovery(study: Study, gathered: Gathered, same_data: bool) -> Presentation:
+def present_recovery(study: Study, gathered: Outcome, same_data: bool) -> Presentation:
     """Return each method's accuracies before and after the gate, tau swept, and which fall-back recovers more."""
     by_method = {
         method_title(row.method): agreement_counts(r for r in gathered.records if r.cell.label == row.label)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,16 @@ from tta_cattan.bench.paper.present import (
     present_table,
 )
 from tta_cattan.bench.report.figures import need
-from tta_cattan.bench.results.published import published_benchmarks
-from tta_cattan.bench.results.summary import sample_range
-from tta_cattan.bench.run.gather import Gathered, domain_benchmark, gather
-from tta_cattan.bench.run.plan import Sweep, parse_sweeps, seeds
+from tta_cattan.bench.run.gather import domain_benchmark, gather
+from tta_cattan.bench.run.plan import Sweep, parse_sweeps
+from tta_cattan.bench.run.runner import Outcome, about_data
 from tta_cattan.bench.run.setting import is_defined
 from tta_cattan.config import find_config, leaves, load_cfg, method_keys, read_yaml, shared_keys, shipped_folder
 from tta_cattan.methods import method_title
-from tta_cattan.util.errors import UserError, chosen, nearest
+from tta_cattan.util.errors import UserError, nearest
 
 _DATA = ("data", "model", "weights", "selection")  # roles of the keys that decide the data and the source model
-_PRESENT: Mapping[str, Callable[[Study, Gathered, bool], Presentation]] = {
+_PRESENT: Mapping[str, Callable[[Study, Outcome, bool], Presentation]] = {
     "table": present_table,
     "sweep": present_sweep,
     "dimension": present_dimension,
@@ -44,7 +43,7 @@ class Study:
     title: str
     kind: str
     cfg: str  # the config of the paper's own setting
-    methods: tuple[str, ...]
+    methods: Sequence[str]
     published: Mapping[str, str] = field(default_factory=dict)  # setting of the sweep ('': no sweep) -> published table
     pairs: bool = False  # every source>target pair of the benchmark is a column
     sweep: str = ""  # KEY=a,b,c
@@ -59,34 +58,14 @@ def study_names() -> list[str]:
 
 
 def load_study(name: str) -> Study:
+    """Return a study that ships."""
     names = study_names()
     if name not in names:
         raise UserError(f"there is no study {name!r}.{nearest(name, names)} Studies: {', '.join(names)}")
-    return read_study(_folder() / f"{name}.yaml")
-
-
-def read_study(path: Path) -> Study:
-    """Return the study that a file describes; unknown keys are refused."""
-    content = read_yaml(path)
-    known = {entry.name for entry in fields(Study)} - {"name"}
-    for key in content:
-        if key not in known:
-            raise UserError(
-                f"{path}: unknown key {key!r}.{nearest(str(key), known)} A study has {', '.join(sorted(known))}"
-            )
-    for key in ("title", "kind", "cfg", "methods"):
-        if key not in content:
-            raise UserError(f"{path}: the key {key!r} is missing")
-    content["methods"] = tuple(content["methods"])
-    tables = content.get("published", {})
-    content["published"] = {"": tables} if isinstance(tables, str) else {str(k): v for k, v in tables.items()}
-    study = Study(name=path.stem, **content)
-    chosen(f"{path}: kind", study.kind, _PRESENT)
-    for table in study.published.values():
-        chosen(f"{path}: published", table, published_benchmarks())
-    if (study.kind == "sweep") != bool(study.sweep):
-        raise UserError(f"{path}: kind {study.kind!r} and sweep {study.sweep!r} do not belong together")
-    return study
+    content = read_yaml(_folder() / f"{name}.yaml")
+    if isinstance(table := content.get("published"), str):
+        content["published"] = {"": table}
+    return Study(name, **content)
 
 
 def _folder() -> Path:
@@ -147,18 +126,13 @@ def _methods(study: Study, ours: CfgNode) -> tuple[list[str], list[str]]:
     return [method for method in study.methods if method not in left_out], left_out
 
 
-def _notes(gathered: Gathered, data: list[str], settings: list[str], left_out: list[str]) -> list[str]:
+def _notes(gathered: Outcome, data: list[str], settings: list[str], left_out: list[str]) -> list[str]:
     """Return the lines above the tables: data, settings, folders."""
     cfg = gathered.cfg
     verdict = (
         "the paper's" if not data else f"NOT THE PAPER'S: {'; '.join(data)}. The published figures are of other data"
     )
-    protocol = f"{cfg.TEST.PROTOCOL} protocol, {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL != "online" else "online"
-    lines = [
-        f"data: {verdict}",
-        f"{cfg.CORRUPTION.DATASET}, {sample_range(gathered.records)} samples per domain, {cfg.MODEL.ARCH}; {protocol}, "
-        f"batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}",
-    ]
+    lines = [f"data: {verdict}", about_data(cfg, gathered.records, cfg.MODEL.ARCH)]
     if settings:
         lines.append(f"settings that differ from the study's: {'; '.join(settings)}")
     if left_out:

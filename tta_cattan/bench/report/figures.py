@@ -89,27 +89,23 @@ class Curve:
         return [y - s for y, s in zip(self.y, std, strict=True)], [y + s for y, s in zip(self.y, std, strict=True)]
 
 
-def bars(
-    groups: Sequence[str],
-    series: Mapping[str, Sequence[float | None]],
-    ylabel: str,
-    std: Mapping[str, Sequence[float | None]] | None = None,
-) -> Figure:
-    """Draw a group of bars per name in ``groups``, with a bar per series; None leaves a gap."""
+def bars(groups: Sequence[str], series: Mapping[str, Sequence[Statistic | None]], ylabel: str) -> Figure:
+    """Draw a group of bars per name in ``groups``, with a bar in % per series; None leaves a gap."""
     with styled():
         figure, (axes,) = _figure(height=3.4, legend={name: name for name in series})
         width = 0.84 / max(1, len(series))
         for position, (name, colour) in enumerate(colours(series).items()):
-            for group, value in enumerate(series[name]):
-                if value is None:
+            for group, found in enumerate(series[name]):
+                if found is None:
                     continue
-                error = (std or {}).get(name, [None] * len(groups))[group]
                 x = group + (position - (len(series) - 1) / 2) * width
-                axes.bar(x, value, width * 0.92, color=colour, yerr=error, error_kw={"ecolor": INK, "elinewidth": 0.8})
+                error = None if found.std is None else 100 * found.std
+                thin = {"ecolor": INK, "elinewidth": 0.8}
+                axes.bar(x, 100 * found.mean, width * 0.92, color=colour, yerr=error, error_kw=thin)
         axes.set_xticks(range(len(groups)), [label(group) for group in groups], rotation=35, ha="right")
         axes.tick_params(axis="x", length=0)
         axes.set_xlim(-0.6, len(groups) - 0.4)
-        axes.set_ylim(bottom=min([0, *(value for values in series.values() for value in values if value is not None)]))
+        axes.set_ylim(bottom=0)
         axes.set_ylabel(label(ylabel))
     return figure
 

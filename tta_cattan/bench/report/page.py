@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import yaml
 from tta_cattan import __version__
 from tta_cattan.bench.report.comparison import Comparison, group_runs
 from tta_cattan.bench.report.figures import need, save
-from tta_cattan.bench.report.pairs import Pair, compare_all
+from tta_cattan.bench.report.pairs import Differences, compare_all
 from tta_cattan.bench.report.plots import plots_of
 from tta_cattan.bench.report.reading import Run, find_runs
 from tta_cattan.bench.report.tables import plural, tables_of
@@ -74,7 +74,7 @@ def _section(comparison: Comparison, prefix: str, out: Path) -> dict[str, Any]:
         "facts": facts(comparison),
         "verdict": verdict(comparison, pairs),
         "tables": tables,
-        "outcomes": [[_outcome(pairs.get((first, second))) for second in names] for first in names],
+        "outcomes": [[pairs[a, b].outcome if (a, b) in pairs else "open" for b in names] for a in names],
         "figures": [(plot, save(plot.figure, out / "figures", f"{prefix}-{plot.name}")) for plot in plots],
         "runs": [about(run) for run in comparison.runs],
         "configs": {
@@ -83,13 +83,6 @@ def _section(comparison: Comparison, prefix: str, out: Path) -> dict[str, Any]:
             if variant.config
         },
     }
-
-
-def _outcome(pair: Pair | None) -> str:
-    """Return the CSS class of a cell of the matrix of differences."""
-    if pair is None or not pair.difference.decided:
-        return "open"
-    return "won" if pair.difference.mean > 0 else "lost"
 
 
 def facts(comparison: Comparison) -> list[str]:
@@ -113,7 +106,7 @@ def facts(comparison: Comparison) -> list[str]:
     return [fact for fact in found if fact]
 
 
-def verdict(comparison: Comparison, pairs: Mapping[tuple[str, str], Pair]) -> str:
+def verdict(comparison: Comparison, pairs: Differences) -> str:
     """Return a sentence: which method leads, and whether the lead is more than luck."""
     averages = comparison.summary.averages
     ranked = sorted(
@@ -127,7 +120,7 @@ def verdict(comparison: Comparison, pairs: Mapping[tuple[str, str], Pair]) -> st
     pair = pairs.get((first, second))
     if pair is None:
         return f"{text}, ahead of {second}; without predictions per image, nothing can be said about luck."
-    if pair.difference.decided and pair.difference.mean > 0:
+    if pair.outcome == "won":
         return f"{text}; its lead over {second}, {pair.text} points, is more than chance in the choice of images."
     return f"{text}, but its lead over {second}, {pair.text} points, is not decided by these images."
 

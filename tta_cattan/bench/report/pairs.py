@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import NormalDist
 from typing import Any
@@ -14,49 +14,40 @@ from numpy.typing import NDArray
 
 from tta_cattan.bench.report.comparison import Comparison
 from tta_cattan.bench.report.reading import Variant
-from tta_cattan.util.errors import UserError
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference in accuracy, its confidence interval, and the number of images."""
+    """A mean difference in accuracy of two methods, first minus second, and its confidence interval."""
 
     mean: float
     low: float
     high: float
-    n: int
+    images: int
+    squares: int  # combinations of domain and seed that both have
+    p_value: float | None = None  # McNemar's mid-p, if there is one square
 
     @property
-    def decided(self) -> bool:
-        """Whether the interval excludes 0; otherwise neither method has won."""
-        return self.low > 0 or self.high < 0
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The difference in accuracy of two methods, first minus second."""
-
-    first: str
-    second: str
-    difference: Difference
-    squares: int  # combinations of domain and seed that both have
-    p_value: float | None  # McNemar's mid-p, if there is one square
+    def outcome(self) -> str:
+        """``won``, ``lost``, or ``open`` where the interval contains 0."""
+        return "won" if self.low > 0 else "lost" if self.high < 0 else "open"
 
     @property
     def text(self) -> str:
         """``+0.8 [0.3, 1.3]`` in points."""
-        found = self.difference
-        digits = 1 if found.high - found.low > 0.01 else 2
-        return f"{_points(found.mean, digits, '+')} [{_points(found.low, digits)},\u00a0{_points(found.high, digits)}]"
+        digits = 1 if self.high - self.low > 0.01 else 2
+        return f"{_points(self.mean, digits, '+')} [{_points(self.low, digits)},\u00a0{_points(self.high, digits)}]"
 
-    def reversed(self) -> Pair:
+    def reversed(self) -> Difference:
         """Return the same comparison, second minus first."""
-        found = self.difference
-        turned = Difference(-found.mean, -found.high, -found.low, found.n)
-        return Pair(self.second, self.first, turned, self.squares, self.p_value)
+        return replace(self, mean=-self.mean, low=-self.high, high=-self.low)
 
 
-def compare_all(comparison: Comparison) -> dict[tuple[str, str], Pair]:
+# By the names of two methods.
+Differences = Mapping[tuple[str, str], Difference]
+
+
+def compare_all(comparison: Comparison) -> Differences:
     """Return every ordered pair of methods that have predictions on common images.
 
     Note: the level is Bonferroni-corrected: with 95 % all intervals hold at once.
@@ -66,13 +57,11 @@ def compare_all(comparison: Comparison) -> dict[tuple[str, str], Pair]:
     common = {names: groups for names, groups in common.items() if groups}
     pairs = {}
     for (first, second), groups in common.items():
-        p_value = None
-        images, difference = groups[0]
-        if len(groups) == 1 and len(np.unique(images)) == len(images):  # a stream shows an image in every domain
-            p_value = mcnemar(int((difference > 0).sum()), int((difference < 0).sum()))
         found = paired_difference(groups, 1 - 0.05 / len(common))
-        pair = Pair(first, second, found, len(groups), p_value)
-        pairs[first, second], pairs[second, first] = pair, pair.reversed()
+        images, difference = groups[0]
+        if len(groups) == 1 and found.images == len(images):  # a stream shows an image in every domain
+            found = replace(found, p_value=mcnemar(int((difference > 0).sum()), int((difference < 0).sum())))
+        pairs[first, second], pairs[second, first] = found, found.reversed()
     return pairs
 
 
@@ -100,8 +89,6 @@ def paired_difference(
     ``var = sum_i (sum_g (d_gi - mean_g) / (n_g G))^2`` times ``n / (n - 1)``: one image in many groups, under 15
     corruptions or 3 seeds, is one independent observation.
     """
-    if not groups:
-        raise UserError("no images are common to the two methods: there is nothing to compare")
     means = [float(np.mean(difference)) for _, difference in groups]
     images, place = np.unique(np.concatenate([image for image, _ in groups]), return_inverse=True)
     shares = [(d - mean) / (len(d) * len(groups)) for (_, d), mean in zip(groups, means, strict=True)]
@@ -109,7 +96,7 @@ def paired_difference(
     n = len(images)
     error = math.sqrt(float(np.square(influence).sum()) * n / (n - 1)) if n > 1 else math.inf
     mean, reach = sum(means) / len(means), NormalDist().inv_cdf((1 + level) / 2) * error
-    return Difference(mean, mean - reach, mean + reach, n)
+    return Difference(mean, mean - reach, mean + reach, n, len(groups))
 
 
 def _differences(one: Variant, other: Variant) -> list[tuple[NDArray[Any], NDArray[Any]]]:

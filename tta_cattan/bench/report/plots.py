@@ -47,15 +47,12 @@ def plots_of(comparison: Comparison) -> list[Plot]:
 def _by_domain(comparison: Comparison) -> Plot | None:
     """Return bars of the accuracy on each domain."""
     summary = comparison.summary
-    found = {m: [summary.cells.get((m, domain, "accuracy")) for domain in summary.domains] for m in summary.methods}
-    means = {m: [None if one is None else 100 * one.mean for one in row] for m, row in found.items()}
-    stds = {m: [None if one is None or one.std is None else 100 * one.std for one in row] for m, row in found.items()}
     if "accuracy" not in summary.metrics:
         return None
-    several = any(value is not None for row in stds.values() for value in row)
+    found = {m: [summary.cells.get((m, domain, "accuracy")) for domain in summary.domains] for m in summary.methods}
+    several = any(one is not None and one.std is not None for row in found.values() for one in row)
     caption = "Mean over seeds; the thin lines are one standard deviation." if several else "One seed."
-    figure = figures.bars(summary.domain_heads(), means, _POINTS, stds)
-    return Plot("accuracy", "Accuracy by domain", caption, figure)
+    return Plot("accuracy", "Accuracy by domain", caption, figures.bars(summary.domain_heads(), found, _POINTS))
 
 
 def _over_epochs(comparison: Comparison) -> Plot | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -45,12 +46,12 @@ class StreamFacts:
     new domain.
     """
 
-    windows: tuple[tuple[float, float], ...]
+    windows: Sequence[tuple[float, float]]
     domains: Mapping[str, float]
-    bands: tuple[tuple[str, int, int], ...]
-    collapsed_at: tuple[int, ...]
-    readings: tuple[tuple[float, ...], ...] = ()
-    changes: tuple[int, ...] = ()
+    bands: Sequence[tuple[str, int, int]]
+    collapsed_at: Sequence[int]
+    readings: Sequence[tuple[float, ...]]
+    changes: Sequence[int]
 
     @classmethod
     def of(cls, record: Record) -> StreamFacts | None:
@@ -58,24 +59,20 @@ class StreamFacts:
         try:
             info, n = record.info, int(record.metrics["n"])
             size, hits = int(info["windows"]["size"]), info["windows"]["correct"]
-            starts = range(0, n, size)
-            windows = tuple(
-                ((start + min(start + size, n)) / 2, right / (min(start + size, n) - start))
-                for start, right in zip(starts, hits, strict=True)
-            )
-            seen: dict[str, int] = {}
-            right_of: dict[str, int] = {}
+            spans = [(start, min(start + size, n)) for start in range(0, n, size)]
+            windows = [((a + b) / 2, right / (b - a)) for (a, b), right in zip(spans, hits, strict=True)]
+            seen: Counter[str] = Counter()
+            correct: Counter[str] = Counter()
             for visit in info["visits"]:
-                name = str(visit["domain"])
-                seen[name] = seen.get(name, 0) + int(visit["n"])
-                right_of[name] = right_of.get(name, 0) + int(visit["correct"])
-            domains = {name: right_of[name] / seen[name] for name in seen}
+                seen[str(visit["domain"])] += int(visit["n"])
+                correct[str(visit["domain"])] += int(visit["correct"])
+            domains = {name: correct[name] / seen[name] for name in seen}
             names = [str(visit["domain"]) for visit in info["visits"]]
             bands = [(name, int(a), int(b)) for name, (a, b) in zip(names, info["bands"], strict=False)]
             watched = info.get("monitor", {"readings": (), "changes": ()})
-            readings = tuple(tuple(map(float, one)) for one in watched["readings"] if len(one) == 5)
-            collapses, changes = (tuple(map(int, one)) for one in (info["collapsed_at"], watched["changes"]))
-            return cls(windows, domains, tuple(bands), collapses, readings, changes)
+            readings = [tuple(map(float, one)) for one in watched["readings"] if len(one) == 5]
+            collapses, changes = (list(map(int, one)) for one in (info["collapsed_at"], watched["changes"]))
+            return cls(windows, domains, bands, collapses, readings, changes)
         except (KeyError, TypeError, ValueError, ZeroDivisionError):
             return None
 
@@ -119,10 +116,13 @@ class Run:
 
     def fact(self, *path: str) -> Any:
         """Return a fact of ``run.json``, or None."""
-        value: Any = self.description
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value
+        return _fact(self.description, *path)
+
+
+def _fact(description: Any, *path: str) -> Any:
+    for key in path:
+        description = description.get(key) if isinstance(description, Mapping) else None
+    return description
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
@@ -157,8 +157,6 @@ def _read_run(folder: Path) -> Run:
         cell = record.cell
         if record.files == files[cell.target]:
             by_row.setdefault((cell.method, cell.settings), {}).setdefault(record.configuration, []).append(record)
-    extra = description.get("extra")
-    latest = extra.get("fingerprints") if isinstance(extra, dict) else None
     variants, left_out = [], []
     for (method, settings), by_configuration in by_row.items():
         found = [
@@ -167,7 +165,7 @@ def _read_run(folder: Path) -> Run:
         ]
         label = found[0].label
         domains = {record.cell.target for variant in found for record in variant.records}
-        stamp = latest.get(label) if isinstance(latest, dict) else None
+        stamp = _fact(description, "extra", "fingerprints", label)
         ranks = [(*_rank(variant, domains), variant.fingerprint == stamp, place) for place, variant in enumerate(found)]
         shown = found[ranks.index(max(ranks))]
         variants.append(shown)
@@ -183,20 +181,14 @@ def _asked_order(description: Mapping[str, Any]) -> Callable[[Record], tuple[int
 
     Note: several processes finish them in any order. What the description does not name comes last, as it is.
     """
-    asked = Run(Path(), description, (), ())
-    rows, severities, names = (
-        found if isinstance(found, list) else []
-        for found in (
-            asked.fact("extra", "rows"),
-            asked.fact("config", "CORRUPTION", "SEVERITY"),
-            asked.fact("config", "CORRUPTION", "TYPE"),
-        )
-    )
+    paths = (("extra", "rows"), ("config", "CORRUPTION", "SEVERITY"), ("config", "CORRUPTION", "TYPE"))
+    found = [_fact(description, *path) for path in paths]
+    asked = [order if isinstance(order, list) else [] for order in found]
 
     def place(record: Record) -> tuple[int, ...]:
-        cell = record.cell
-        values = ((rows, cell.label), (severities, cell.severity), (names, cell.domain))
-        return tuple(order.index(value) if value in order else len(order) for order, value in values)
+        values = (record.cell.label, record.cell.severity, record.cell.domain)
+        pairs = zip(asked, values, strict=True)
+        return tuple(order.index(value) if value in order else len(order) for order, value in pairs)
 
     return place
 

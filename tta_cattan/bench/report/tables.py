@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from tta_cattan.bench.report.comparison import Comparison
-from tta_cattan.bench.report.pairs import Pair
+from tta_cattan.bench.report.pairs import Differences
 from tta_cattan.bench.report.reading import StreamFacts
 from tta_cattan.bench.results.summary import shown_as
 from tta_cattan.bench.results.table import MISSING, Entry, Table, mark_best, number_range
@@ -16,7 +16,7 @@ _OVERVIEW = ("accuracy", "ece", "nll", "brier", "seconds", "peak_memory", "extra
 _ELSEWHERE = ("n", "images_per_second")  # among the facts, and as seconds
 
 
-def tables_of(comparison: Comparison, pairs: Mapping[tuple[str, str], Pair]) -> dict[str, Table]:
+def tables_of(comparison: Comparison, pairs: Differences) -> dict[str, Table]:
     """Return the comparison's tables by kind; those without contents are left out."""
     tables = {"overview": _overview(comparison), "domains": _domains(comparison)}
     if pairs:
@@ -87,11 +87,11 @@ def _value(value: float | None, show: Callable[[float], str]) -> Entry:
     return Entry(MISSING) if value is None else Entry(show(value), value)
 
 
-def pairs_table(names: list[str], pairs: Mapping[tuple[str, str], Pair]) -> Table:
+def pairs_table(names: list[str], pairs: Differences) -> Table:
     """Return the matrix of differences, the row's accuracy minus the column's, with the row's wins marked."""
     rows = [[Entry(first), *(_difference(first, second, pairs) for second in names)] for first in names]
     squares = sorted({pair.squares for pair in pairs.values()})
-    images = {pair.difference.n for pair in pairs.values()}
+    images = {pair.images for pair in pairs.values()}
     level = (
         "with its 95 % interval"
         if len(pairs) == 2
@@ -109,12 +109,11 @@ def pairs_table(names: list[str], pairs: Mapping[tuple[str, str], Pair]) -> Tabl
     return Table(["row − column", *names], rows, caption, "Is the difference real?", "paired")
 
 
-def _difference(first: str, second: str, pairs: Mapping[tuple[str, str], Pair]) -> Entry:
+def _difference(first: str, second: str, pairs: Differences) -> Entry:
     pair = pairs.get((first, second))
     if pair is None:
         return Entry("" if first == second else MISSING)
-    won = pair.difference.decided and pair.difference.mean > 0
-    return Entry(pair.text, pair.difference.mean, mark="best" if won else "")
+    return Entry(pair.text, pair.mean, mark="best" if pair.outcome == "won" else "")
 
 
 def plural(noun: str, number: int) -> str:

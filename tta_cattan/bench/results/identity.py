@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import subprocess
@@ -20,9 +19,13 @@ RUN_FILE = "run.json"
 _DISTRIBUTIONS = ("torch", "torchvision", "timm", "numpy", "robustbench", "scikit-learn", "tta-cattan")
 
 
-def canonical_json(value: Any, name: str = "value") -> str:
+def canonical_json(value: Any, name: str = "value", indent: int | None = None) -> str:
     """Return the canonical JSON of ``value`` (sorted keys, floats by repr); refuse what JSON cannot hold exactly."""
-    return json.dumps(_plain(value, name), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    separators = (",", ":") if indent is None else None
+    try:
+        return json.dumps(value, sort_keys=True, separators=separators, indent=indent, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name} cannot be stored as JSON: {error}") from error
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
@@ -77,26 +80,8 @@ def config_path(folder: Path, method: str, fingerprint: str) -> Path:
 def write_run_file(folder: str | os.PathLike[str], description: Mapping[str, Any]) -> Path:
     """Write ``description`` to ``run.json`` in ``folder`` and return its path."""
     path = Path(folder) / RUN_FILE
-    write_text(path, json.dumps(_plain(description, RUN_FILE), indent=2, sort_keys=True, allow_nan=False) + "\n")
+    write_text(path, canonical_json(description, RUN_FILE, indent=2) + "\n")
     return path
-
-
-def _plain(value: Any, name: str) -> Any:
-    """Return ``value`` as plain dicts and lists; refuse keys and values that JSON would silently change."""
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise UserError(f"{name} has the key {key!r}: keys must be strings to be stored as JSON")
-        return {key: _plain(item, f"{name}.{key}") for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{name}[{position}]") for position, item in enumerate(value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{name} is {value}: only finite numbers can be stored as JSON")
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return value
-    raise UserError(
-        f"{name} is a {type(value).__name__}, which JSON cannot hold: give a string, number, list or mapping"
-    )
 
 
 def _processor() -> str:

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from tta_cattan.bench import Domain
 from tta_cattan.bench.results.identity import canonical_json
+from tta_cattan.bench.results.identity import fingerprint as checksum
 from tta_cattan.util.door import checked_array, regular_file
 from tta_cattan.util.errors import UserError
-from tta_cattan.util.files import atomic_path, disk_errors, sha256_text, write_text
+from tta_cattan.util.files import atomic_path, disk_errors, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -93,10 +94,6 @@ def _hashable(value: Any) -> Any:
     if value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise UserError(f"settings of a cell hold {value!r}: only text, finite numbers and lists of these can be stored")
-
-
-def checksum(content: Mapping[str, Any]) -> str:
-    return sha256_text(canonical_json(content, "record"))[:16]
 
 
 @dataclass(frozen=True)
@@ -287,21 +284,17 @@ def _is_torn(handle: int) -> bool:
 
 def _metric(name: str, value: Any, cell: Cell) -> int | float:
     """Return a metric as a finite Python number inside its range."""
-    number = _number(value, f"metric {name!r} of {cell}")
+    try:
+        finite = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer too large for a float
+        finite = False
+    if not finite:
+        raise UserError(f"metric {name!r} of {cell} is {value!r}: a metric is a finite number; info holds text")
+    number = int(value) if isinstance(value, numbers.Integral) else float(value)
     low, high = RANGES.get(name, (-math.inf, math.inf))
     if not low - _ROUNDING <= number <= high + _ROUNDING:
         raise UserError(f"metric {name!r} of {cell} is {value!r}: it must be in [{low}, {high}]")
     return number
-
-
-def _number(value: Any, name: str) -> int | float:
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        try:
-            if math.isfinite(value):
-                return int(value) if isinstance(value, numbers.Integral) else float(value)
-        except OverflowError:
-            pass  # an integer too large for a float
-    raise UserError(f"{name} is {value!r}: a metric is a finite number; leave it out or put it into info as text")
 
 
 def predictions_path(folder: str | os.PathLike[str], cell: Cell, fingerprint: str) -> Path:
@@ -316,8 +309,7 @@ def checkpoint_path(folder: str | os.PathLike[str], cell: Cell, fingerprint: str
 def _file_name(cell: Cell, fingerprint: str) -> str:
     """Return a readable name with a unique hash."""
     name = re.sub(r"[^A-Za-z0-9_+.=-]+", "_", f"{cell.label}-{cell.target.label}-{cell.seed}")[:80]
-    digest = sha256_text(canonical_json({**asdict(cell), "fingerprint": fingerprint}))[:16]
-    return f"{name}-{digest}"
+    return f"{name}-{checksum({**asdict(cell), 'fingerprint': fingerprint})}"
 
 
 def read_predictions(path: Path) -> dict[str, NDArray[Any]] | None:

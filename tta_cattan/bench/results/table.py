@@ -83,11 +83,11 @@ class Table:
         return "\n\n".join("\n".join(_align(block)) for block in _blocks(list(zip(*rows, strict=True))))
 
 
-def number(value: float | None, std: float | None = None, digits: int = 1, sign: str = "") -> Entry:
+def number(value: float | None, std: float | None = None, sign: str = "") -> Entry:
     """Return ``12.3 ± 0.2``; ``sign="+"`` shows the sign of positive numbers too."""
     if value is None:
         return Entry(MISSING)
-    text = f"{value:{sign}.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")
+    text = f"{value:{sign}.1f}" + ("" if std is None else f" ± {std:.1f}")
     return Entry(text, value, std)
 
 

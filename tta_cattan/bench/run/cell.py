@@ -85,16 +85,11 @@ def _record(job: Job, setting: Setting) -> Record:
         updates = len(part) * epochs if method.optimizer is not None else 0
         with progress(None, updates + len(stream), name) as bar:
 
-            def say() -> None:
+            def step() -> None:
                 now = f"epoch {bar.n // len(part) + 1} of {epochs}" if bar.n < updates else "predicting"
                 bar.set_postfix_str(now, refresh=False)
-
-            def step() -> None:
                 bar.update()
-                if bar.n % len(part) == 0 and bar.n <= updates:
-                    say()
 
-            say()
             evaluation = run_offline(method, stream, epochs, step, part)
     else:
         with progress(None, len(stream), name) as bar:

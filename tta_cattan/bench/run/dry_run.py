@@ -46,12 +46,8 @@ class Timing(NamedTuple):
     updates: bool = True
 
 
-class Estimate(NamedTuple):
-    """The work of one row: its results, the updates in all of them, and their seconds (NaN: not known)."""
-
-    results: int
-    updates: int
-    seconds: float
+# The work of one row: its results, the updates in all of them, and their seconds (NaN: not known).
+Estimate = tuple[int, int, float]
 
 
 def dry_run(rows: Sequence[Row]) -> str:
@@ -118,7 +114,7 @@ def estimate(cfg: CfgNode, work: Work, timed: Timing) -> Estimate:
         seconds = updates * timed.adapting + 2 * batches * timed.predicting
     else:
         seconds = batches * timed.adapting
-    return Estimate(len(work.samples) * runs, updates, seconds)
+    return len(work.samples) * runs, updates, seconds
 
 
 def timing(cfg: CfgNode, benchmark: Benchmark, inputs: Tensor) -> Timing:

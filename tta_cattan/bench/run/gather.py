@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from yacs.config import CfgNode
 
-from tta_cattan.bench import Domain
 from tta_cattan.bench.data import benchmark_of
-from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, DomainBenchmark
+from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark, DomainBenchmark
 from tta_cattan.bench.results.published import PublishedTable, published, published_benchmarks
-from tta_cattan.bench.results.store import Cell, Record
-from tta_cattan.bench.results.summary import Statistic, Summary, sample_range, summarise
+from tta_cattan.bench.results.store import Record
+from tta_cattan.bench.results.summary import Statistic, Summary, summarise
+from tta_cattan.bench.results.table import Entry, Table, number
 from tta_cattan.bench.run.dry_run import describe
-from tta_cattan.bench.run.plan import Row, Sweep, check_read, is_stream, plan_rows, seeds
-from tta_cattan.bench.run.runner import run
+from tta_cattan.bench.run.plan import Row, Sweep, check_read, is_stream, plan_rows
+from tta_cattan.bench.run.runner import Outcome, about_data, run
 from tta_cattan.bench.run.setting import check_rows, is_defined
 from tta_cattan.config import load_cfg
 from tta_cattan.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Gathered:
-    """The rows of a study (methods, or settings of a sweep), their results, and the folders of these."""
-
-    rows: tuple[Row, ...]
-    summary: Summary
-    records: tuple[Record, ...]
-    folders: tuple[Path, ...]
-
-    @property
-    def cfg(self) -> CfgNode:
-        return self.rows[0].cfg
+# The rows and their benchmarks by the source domain.
+Sources = dict[str, tuple[Sequence[Row], Sequence[Benchmark]]]
 
 
 def gather(
@@ -46,17 +35,12 @@ def gather(
     methods: Sequence[str],
     sweeps: Sequence[Sweep] = (),
     pairs: bool = False,
-) -> Gathered:
+) -> Outcome:
     """Run what is missing of a study and return its results; with ``pairs``, each source>target pair is a column."""
     benchmark = domain_benchmark(load_cfg(path, overrides)) if pairs else None
     if benchmark is None:
-        rows = plan_rows(path, overrides, methods, sweeps)
-        outcome = run(rows, train=True)
-        return Gathered(tuple(rows), outcome.summary, tuple(outcome.records), (outcome.folder,))
-    by_source = plan_sources(benchmark, path, overrides, methods, sweeps)
-    records, folders = run_sources(benchmark, by_source)
-    *_, rows = by_source.values()
-    return Gathered(tuple(rows), summarise(records), tuple(records), folders)
+        return run(plan_rows(path, overrides, methods, sweeps), train=True)
+    return run_sources(benchmark, plan_sources(benchmark, path, overrides, methods, sweeps))
 
 
 def domain_benchmark(cfg: CfgNode) -> DomainBenchmark | None:
@@ -71,37 +55,33 @@ def plan_sources(
     overrides: Sequence[Any],
     methods: Sequence[str],
     sweeps: Sequence[Sweep] = (),
-) -> dict[str, list[Row]]:
-    """Return the rows of every source domain, all checked before the first model is trained."""
+) -> Sources:
+    """Return the rows of every source domain with their benchmarks, checked before the first model is trained."""
     if is_stream(benchmark.cfg):
         raise UserError(
             f"SETTING = {benchmark.cfg.SETTING!r}: a stream has no source>target pairs; name one source with "
             "DATA.SOURCE and run `tta-cattan --cfg FILE`"
         )
-    by_source = {
+    planned = {
         source: plan_rows(path, [*overrides, "DATA.SOURCE", source], methods, sweeps) for source in benchmark.sources()
     }
-    for rows in by_source.values():
-        check_rows(rows)
-    return by_source
+    return {source: (rows, check_rows(rows)) for source, rows in planned.items()}
 
 
-def run_sources(
-    benchmark: DomainBenchmark, by_source: Mapping[str, Sequence[Row]]
-) -> tuple[list[Record], tuple[Path, ...]]:
-    """Run the comparison of each source; return all records, with the pair as their domain, and the folders."""
+def run_sources(benchmark: DomainBenchmark, by_source: Sources) -> Outcome:
+    """Run the comparison of each source, and return all results, with the pair as their domain."""
     records: list[Record] = []
     folders: dict[Path, None] = {}
-    for source, rows in by_source.items():
+    for source, (rows, _) in by_source.items():
         logger.info("source domain %s", source)
         outcome = run(rows, train=True)
-        folders[outcome.folder] = None
+        folders.update(dict.fromkeys(outcome.folders))
         # The target's name alone would be the same for every source.
         records += [
             replace(record, cell=replace(record.cell, domain=benchmark.pair_label(source, record.cell.domain)))
             for record in outcome.records
         ]
-    return records, tuple(folders)
+    return Outcome(rows, summarise(records), records, list(folders))
 
 
 def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str], dry_run: bool = False) -> str:
@@ -121,30 +101,19 @@ def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str]
             "MODEL.CKPT_PATH names one source model, and these pairs have several sources: name one with DATA.SOURCE"
         )
     by_source = plan_sources(benchmark, path, overrides, defined)
-    check_read(overrides, [row for rows in by_source.values() for row in rows])
-    benchmarks = {source: _benchmark(rows[0].cfg) for source, rows in by_source.items()}
+    cfgs = [rows[0].cfg for rows, _ in by_source.values()]
+    check_read(overrides, [row for rows, _ in by_source.values() for row in rows])
     if dry_run:
-        return describe({source: (rows, [benchmarks[source]] * len(rows)) for source, rows in by_source.items()})
-    records, _ = run_sources(benchmark, by_source)
-    expected = [
-        Cell(row.method, benchmark.pair_label(source, domain.name), 0, seed)
-        for source, rows in by_source.items()
-        for row in rows
-        for domain in benchmarks[source].domains()
-        for seed in seeds(row.cfg)
-    ]
-    summary = replace(summarise(records, expected), methods=tuple(names))
+        return describe(by_source)
+    outcome = run_sources(benchmark, by_source)
+    summary = replace(outcome.summary, methods=tuple(names))
     cfg, table = benchmark.cfg, published_of(benchmark)
     remarks = []
     if table is not None:
         remarks.append(f"(paper): {table.title}; {'; '.join(table.remarks) or 'as published'}")
-        if difference := next(filter(None, (each.differs_from_published() for each in benchmarks.values())), ""):
+        if difference := next(filter(None, (_benchmark(one).differs_from_published() for one in cfgs)), ""):
             remarks.append(f"NOT the data of the published figures: {difference}. Do not compare the two.")
-    first = next(iter(by_source.values()))[0].cfg
-    about = (
-        f"{benchmark.name}, {first.MODEL.ARCH} trained on each of {', '.join(by_source)}; {sample_range(records)} "
-        f"samples per target; {first.TEST.PROTOCOL} protocol; seeds {', '.join(map(str, seeds(first)))}"
-    )
+    about = about_data(cfgs[0], outcome.records, f"{cfgs[0].MODEL.ARCH} trained on each of {', '.join(by_source)}")
     name = f"{benchmark.name}-{cfg.MODEL.ARCH}-pairs-{cfg.TEST.PROTOCOL}".replace("/", "_")
     folder = Path(cfg.SAVE_DIR) / name
     summary.write(folder, [about, *remarks, *_published_lines(table)])
@@ -199,7 +168,7 @@ def _published_lines(table: PublishedTable | None) -> list[str]:
     """Return the published table, where there is one, as lines of Markdown."""
     if table is None or not table.columns:
         return []
-    domains = tuple(Domain(column) for column in table.columns)
-    both = beside_published(Summary(tuple(table.rows), domains, ("accuracy",), {}, {}, 0), table)
-    only = replace(both, methods=both.methods[1::2])
-    return ["", "## Published accuracy (%)", "", only.table().to_markdown().rstrip()]
+    figures = {f"{method} (paper)": [*row.accuracy.values(), row.average] for method, row in table.rows.items()}
+    rows = [[Entry(name), *map(number, values)] for name, values in figures.items()]
+    markdown = Table(["method", *table.columns, "avg"], rows).to_markdown()
+    return ["", "## Published accuracy (%)", "", markdown.rstrip()]

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -70,10 +69,6 @@ class ProcessLauncher:
     """Computes one cell per process and CPU thread, in ``workers`` processes."""
 
     workers: int
-
-    def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise UserError(f"--workers {self.workers}: at least 1 is needed")
 
     def __call__(self, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:
         if not jobs:
@@ -157,21 +152,13 @@ class RayLauncher:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        if self.address is not None and self.workers is not None:
-            raise UserError(f"--workers {self.workers}: the cluster at {self.address} decides how many there are")
-        if self.workers is not None and self.workers < 1:
-            raise UserError(f"--workers {self.workers}: at least 1 is needed")
         import_ray()
         if self.address not in (None, "auto"):
             _check_answers(self.address)
 
     def __call__(self, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:
-        if jobs:
-            with self._connected() as ray:
-                yield from _finished(ray, jobs, settings)
-
-    @contextmanager
-    def _connected(self) -> Iterator[ModuleType]:
+        if not jobs:
+            return
         ray = import_ray()
         options: dict[str, Any] = {"address": self.address}
         if self.address is None:
@@ -179,7 +166,7 @@ class RayLauncher:
         _init_ray(ray, options, tries=_STARTS if self.address is None else 1)
         try:
             logger.info("Ray: %g CPUs, %g GPUs", *map(ray.cluster_resources().get, ("CPU", "GPU"), (0, 0)))
-            yield ray
+            yield from _finished(ray, jobs, settings)
         finally:
             ray.shutdown()
 

@@ -216,20 +216,11 @@ def protocol_name(cfg: CfgNode) -> str:
     return setting_name(cfg.SETTING) if is_stream(cfg) else cfg.TEST.PROTOCOL
 
 
-def cell_domains(cfg: CfgNode, domains: Sequence[Domain]) -> list[Domain]:
-    """Return the domains of a row's cells: the benchmark's, or one that is named after the stream."""
-    return [Domain(protocol_name(cfg))] if is_stream(cfg) else list(domains)
-
-
 def seeds(cfg: CfgNode) -> list[int]:
     return list(cfg.SEEDS) or [cfg.RNG_SEED]
 
 
-def plan_cells(rows: Iterable[Row], domains: Iterable[Sequence[Domain]]) -> list[tuple[Row, Cell]]:
-    """Return all cells in the order in which they are computed: by row, then its domains, then seed."""
-    return [
-        (row, Cell(row.method, domain.name, domain.severity, seed, row.changes))
-        for row, its_domains in zip(rows, domains, strict=True)
-        for domain in its_domains
-        for seed in seeds(row.cfg)
-    ]
+def plan_cells(row: Row, domains: Sequence[Domain]) -> list[Cell]:
+    """Return a row's cells, by domain, then seed; a stream is one cell per seed, named after it."""
+    targets = [Domain(protocol_name(row.cfg))] if is_stream(row.cfg) else domains
+    return [Cell(row.method, d.name, d.severity, seed, row.changes) for d in targets for seed in seeds(row.cfg)]

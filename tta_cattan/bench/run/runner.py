@@ -16,11 +16,11 @@ from yacs.config import CfgNode
 from tta_cattan.bench import Domain
 from tta_cattan.bench.data import Benchmark, stream_identity
 from tta_cattan.bench.results.identity import config_path, git_revision, machine, versions, write_run_file
-from tta_cattan.bench.results.store import Cell, Record, ResultsStore, checkpoint_path, row_label
+from tta_cattan.bench.results.store import Record, ResultsStore, checkpoint_path, row_label
 from tta_cattan.bench.results.summary import Summary, sample_range, summarise
 from tta_cattan.bench.run.cell import Fault, one_by_one
 from tta_cattan.bench.run.log import error_line, setup_logging
-from tta_cattan.bench.run.plan import Job, Row, cell_domains, is_stream, plan_cells, protocol_name, seeds
+from tta_cattan.bench.run.plan import Job, Row, is_stream, plan_cells, protocol_name, seeds
 from tta_cattan.bench.run.plausible import warn_of_wrong_setup
 from tta_cattan.bench.run.setting import Setting, check_rows, prepare_settings, rehearse_rows, subspace_hash
 from tta_cattan.bench.source.model import ensure_trained
@@ -37,11 +37,16 @@ Launcher = Callable[[Sequence[Job], Mapping[str, Setting]], Iterator[Record | Fa
 
 
 class Outcome(NamedTuple):
-    """What a comparison found, where it lies, and the records that it is made of."""
+    """What a comparison found: its rows, their results, and the folders of these."""
 
+    rows: Sequence[Row]
     summary: Summary
-    folder: Path
-    records: list[Record]
+    records: Sequence[Record]
+    folders: Sequence[Path]
+
+    @property
+    def cfg(self) -> CfgNode:
+        return self.rows[0].cfg
 
 
 def run(rows: Sequence[Row], launcher: Launcher = one_by_one, train: bool = False) -> Outcome:
@@ -57,8 +62,7 @@ def run(rows: Sequence[Row], launcher: Launcher = one_by_one, train: bool = Fals
     settings = {row.label: setting for row, setting in zip(rows, prepared, strict=True)}
     fingerprints = {row.label: settings[row.label].fingerprint(row.cfg) for row in rows}
     folder = run_folder(rows, settings)
-    domains = [cell_domains(row.cfg, benchmark.domains()) for row, benchmark in zip(rows, benchmarks, strict=True)]
-    jobs = _jobs(plan_cells(rows, domains), settings, fingerprints, folder)
+    jobs = _jobs(rows, settings, fingerprints, folder)
     store = ResultsStore(folder)
     with store.lock():
         setup_logging(folder, first.LOG_DEST)
@@ -76,7 +80,7 @@ def run(rows: Sequence[Row], launcher: Launcher = one_by_one, train: bool = Fals
         summary = summarise(found, expected=[job.cell for job in jobs])
         reasons = [f"left out: {reason}" for reason in left_out.values()]
         summary.write(folder, [*header_lines(rows, settings, found), *reasons])
-    return Outcome(summary, folder, found)
+    return Outcome(rows, summary, found, [folder])
 
 
 def run_folder(rows: Sequence[Row], settings: Mapping[str, Setting]) -> Path:
@@ -136,18 +140,21 @@ def header_lines(rows: Sequence[Row], settings: Mapping[str, Setting], records: 
     """Return the lines above the table: data, model, protocol and seeds, one line per combination, and optimisers."""
     lines = []
     for row in rows:
-        cfg = row.cfg
-        samples = sample_range(record for record in records if record.cell.label == row.label)
-        unit, how = ("stream", "stream") if is_stream(cfg) else ("domain", "protocol")
-        epochs = f", {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL == "offline" else ""
-        model = f"{cfg.MODEL.ARCH} (sha256 {settings[row.label].loaded.sha256[:16]})"
-        lines.append(
-            f"{cfg.CORRUPTION.DATASET}, {samples} samples per {unit}; {model}; {protocol_name(cfg)} {how}{epochs}, "
-            f"batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}"
-        )
+        model = f"{row.cfg.MODEL.ARCH} (sha256 {settings[row.label].loaded.sha256[:16]})"
+        lines.append(about_data(row.cfg, [record for record in records if record.cell.label == row.label], model))
     own = [row for row in rows if "OPTIM.LR" in own_keys(row.method)]
     optimisers = [f"{row.label} {row.cfg.OPTIM.METHOD} {row.cfg.OPTIM.LR:g}" for row in own]
     return [*dict.fromkeys(lines), *(["optimiser: " + ", ".join(optimisers)] if own else [])]
+
+
+def about_data(cfg: CfgNode, records: Sequence[Record], model: str) -> str:
+    """Return a line: data, model, protocol and seeds."""
+    unit, how = ("stream", "stream") if is_stream(cfg) else ("domain", "protocol")
+    epochs = f", {cfg.TEST.EPOCHS} epochs" if cfg.TEST.PROTOCOL != "online" else ""
+    return (
+        f"{cfg.CORRUPTION.DATASET}, {sample_range(records)} samples per {unit}; {model}; "
+        f"{protocol_name(cfg)} {how}{epochs}, batch {cfg.TEST.BATCH_SIZE}; seeds {', '.join(map(str, seeds(cfg)))}"
+    )
 
 
 def _warn(rows: Sequence[Row], settings: Mapping[str, Setting]) -> None:
@@ -162,21 +169,22 @@ def _warn(rows: Sequence[Row], settings: Mapping[str, Setting]) -> None:
 
 
 def _jobs(
-    cells: Sequence[tuple[Row, Cell]], settings: Mapping[str, Setting], fingerprints: Mapping[str, str], folder: Path
+    rows: Sequence[Row], settings: Mapping[str, Setting], fingerprints: Mapping[str, str], folder: Path
 ) -> list[Job]:
-    """Return the cells as jobs, whose fingerprints add the identity of the domain's files, if any, to the row's.
+    """Return the jobs of all cells, whose fingerprints add the identity of the domain's files, if any, to the row's.
 
     Note: per domain, so that another corruption in the same folder repeats no cell of the first.
     """
     known: dict[tuple[int, Domain], str] = {}
     jobs = []
-    for row, cell in cells:
+    for row in rows:
         benchmark = settings[row.label].benchmark
-        key = (id(benchmark), cell.target)
-        if key not in known:
-            known[key] = _data_identity(row.cfg, benchmark, cell.target)
-        stamp = "-".join(filter(None, (fingerprints[row.label], known[key])))
-        jobs.append(Job(row.cfg, cell, stamp, checkpoint_path(folder, cell, stamp)))
+        for cell in plan_cells(row, benchmark.domains()):
+            key = (id(benchmark), cell.target)
+            if key not in known:
+                known[key] = _data_identity(row.cfg, benchmark, cell.target)
+            stamp = "-".join(filter(None, (fingerprints[row.label], known[key])))
+            jobs.append(Job(row.cfg, cell, stamp, checkpoint_path(folder, cell, stamp)))
     return jobs
 
 
@@ -192,58 +200,53 @@ def _compute(
     Return the rows that a method of a host could not compute, with the reason.
     """
     left_out: dict[str, str] = {}
-    there = [record for job in jobs if (record := store.find(job.cell, job.fingerprint))]
-    missing = [job for job in jobs if store.find(job.cell, job.fingerprint) is None]
+    there = {job.cell: stored for job in jobs if (stored := store.find(job.cell, job.fingerprint))}
+    missing = {job.cell: job for job in jobs if job.cell not in there}
     if there:
         logger.info("%d of %d results are there already", len(there), len(jobs))
     wanted = Counter((job.cell.label, job.cell.target) for job in jobs)
     logger.info("below is the error of each domain, 100 % - accuracy, as in TENT's logs; the table has the accuracy")
     shown = ""
     accuracies: dict[tuple[str, Domain], list[float]] = defaultdict(list)
-    computed = _kept(launcher(missing, settings), {job.cell: job.cfg for job in missing}, settings, store, left_out)
-    for record in progress(chain(there, computed), len(jobs), "results"):
-        cell = record.cell
-        if lost := record.info.get("lost"):
-            logger.warning(
-                "%s on %s: %d of %d outputs are not finite and count as wrong",
-                cell.label, cell.target.label, lost, record.metrics["n"],
-            )  # fmt: skip
-        found = accuracies[cell.label, cell.target]
-        found.append(record.metrics.get("accuracy", float("nan")))
-        if len(found) == wanted[cell.label, cell.target]:  # one line per domain, as in TENT: the mean over the seeds
-            if cell.label != shown:
-                shown = cell.label
-                logger.info("test-time adaptation: %s", row_label(cell.method.upper(), cell.settings))
-            logger.info(error_line(cell.target.label, sum(found) / len(found)))
+    with progress(None, len(jobs), "results") as bar:
+        for record in chain(there.values(), launcher(list(missing.values()), settings)):
+            cell = record.cell
+            if isinstance(record, Fault):
+                if cell.label not in left_out:
+                    left_out[cell.label] = record.reason
+                    logger.warning("left out: %s", record.reason)
+                continue
+            if cell in missing:
+                _keep(record, missing[cell].cfg, settings[cell.label].benchmark, store)
+            bar.update()  # after an interruption it raises, so the result is on the disk by now
+            if lost := record.info.get("lost"):
+                logger.warning(
+                    "%s on %s: %d of %d outputs are not finite and count as wrong",
+                    cell.label, cell.target.label, lost, record.metrics["n"],
+                )  # fmt: skip
+            found = accuracies[cell.label, cell.target]
+            found.append(record.metrics.get("accuracy", float("nan")))
+            if len(found) == wanted[cell.label, cell.target]:  # a line per domain, as in TENT: the mean over the seeds
+                if cell.label != shown:
+                    shown = cell.label
+                    logger.info("test-time adaptation: %s", row_label(cell.method.upper(), cell.settings))
+                logger.info(error_line(cell.target.label, sum(found) / len(found)))
     return left_out
 
 
-def _kept(
-    records: Iterator[Record | Fault],
-    cfgs: Mapping[Cell, CfgNode],
-    settings: Mapping[str, Setting],
-    store: ResultsStore,
-    left_out: dict[str, str],
-) -> Iterator[Record]:
-    """Yield each record once it is on the disk; keep a row's first fault in ``left_out``.
+def _keep(record: Record, cfg: CfgNode, benchmark: Benchmark, store: ResultsStore) -> None:
+    """Write a result to the disk, and remove its checkpoint.
 
     Note: the files are identified before the run and read during it. A result of files that changed in between belongs
     to neither, so it is refused.
     """
-    for record in records:
-        cell = record.cell
-        if isinstance(record, Fault):
-            if left_out.setdefault(cell.label, record.reason) is record.reason:
-                logger.warning("left out: %s", record.reason)
-            continue
-        checkpoint, cfg = checkpoint_path(store.folder, cell, record.fingerprint), cfgs[cell]
-        changed = not record.fingerprint.endswith(_data_identity(cfg, settings[cell.label].benchmark, cell.target))
-        if not changed:
-            store.append(record)
-        checkpoint.unlink(missing_ok=True)
-        if changed:
-            raise UserError(
-                f"{cell.target.label}: files in {cfg.DATA_DIR} changed while {cell.label} ran on them: its result is "
-                "not kept; run the same command again"
-            )
-        yield record
+    cell = record.cell
+    unchanged = record.fingerprint.endswith(_data_identity(cfg, benchmark, cell.target))
+    if unchanged:
+        store.append(record)
+    checkpoint_path(store.folder, cell, record.fingerprint).unlink(missing_ok=True)
+    if not unchanged:
+        raise UserError(
+            f"{cell.target.label}: files in {cfg.DATA_DIR} changed while {cell.label} ran on them: its result is "
+            "not kept; run the same command again"
+        )
