@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from yacs.config import CfgNode
 
 from tta_cattan.bench import Domain
-from tta_cattan.config import setting_name
 from tta_cattan.util.errors import UserError
 
 Indices: TypeAlias = NDArray[np.int64]
@@ -32,7 +31,7 @@ class StreamSetting:
 
     @classmethod
     def of(cls, cfg: CfgNode) -> StreamSetting:
-        name = setting_name(cfg.SETTING)
+        name = cfg.SETTING
         order = name.removesuffix("correlated").removesuffix("_") or "continual"
         correlated = name.endswith("correlated")
         return cls(order, correlated, cfg.TEST.DELTA_DIRICHLET, cfg.STREAM.ROUNDS, cfg.STREAM.IMBALANCE)
