@@ -53,8 +53,8 @@ def identity_of_rows(path: Path, rows: slice, more: Sequence[str] = ()) -> str:
     return digest.hexdigest()[:12]
 
 
-def labels_of(dataset: Dataset) -> list[int] | None:
-    """Return the labels of a data set without decoding an input, or None where it does not say.
+def labels_of(dataset: Dataset) -> list[int]:
+    """Return the labels of a data set without decoding an input.
 
     Note: they are a TensorDataset's second tensor, ``dataset.labels``, or the second entries of ``dataset.samples``.
     """
@@ -62,11 +62,10 @@ def labels_of(dataset: Dataset) -> list[int] | None:
         return dataset.tensors[1].tolist()
     if isinstance(dataset, (Subset, BatchedPart)):
         inner = labels_of(dataset.dataset)
-        return None if inner is None else [inner[index] for index in dataset.indices]
+        return [inner[index] for index in dataset.indices]
     if hasattr(dataset, "labels"):
         return [int(label) for label in dataset.labels]
-    samples = getattr(dataset, "samples", None)
-    return None if samples is None else [label for _, label in samples]
+    return [label for _, label in dataset.samples]
 
 
 def take(dataset: Dataset, indices: list[int]) -> Dataset:
@@ -119,9 +118,7 @@ def per_class(dataset: Dataset, n: int, seed: int) -> Dataset:
 
 def count_per_class(dataset: Dataset, n: int) -> int:
     """Return the number of samples that ``per_class`` returns."""
-    labels = labels_of(dataset)
-    counts = [len(dataset)] if labels is None else Counter(labels).values()
-    return sum(min(count, n or count) for count in counts)
+    return sum(min(count, n or count) for count in Counter(labels_of(dataset)).values())
 
 
 def balanced(dataset: Dataset, n: int, seed: int) -> Dataset:
@@ -144,10 +141,10 @@ def split_at_random(n: int, share: float, seed: int) -> tuple[list[int], list[in
 
 
 def _shuffled_classes(dataset: Dataset, seed: int) -> list[list[int]]:
-    """Return the indices of each class, shuffled by ``seed``; one class for all where the labels are unknown."""
+    """Return the indices of each class, shuffled by ``seed``."""
     labels = labels_of(dataset)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).tolist()
     groups: dict[int, list[int]] = {}
     for index in order:
-        groups.setdefault(0 if labels is None else labels[index], []).append(index)
+        groups.setdefault(labels[index], []).append(index)
     return [groups[label] for label in sorted(groups)]

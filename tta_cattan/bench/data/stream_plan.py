@@ -36,11 +36,6 @@ class StreamSetting:
         correlated = name.endswith("correlated")
         return cls(order, correlated, cfg.TEST.DELTA_DIRICHLET, cfg.STREAM.ROUNDS, cfg.STREAM.IMBALANCE)
 
-    @property
-    def uses_labels(self) -> bool:
-        """Whether the plan depends on the labels, not only on the sizes of the domains."""
-        return self.correlated or self.imbalance > 1
-
 
 @dataclass(frozen=True)
 class Segment:
