@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from yacs.config import CfgNode
@@ -203,21 +204,19 @@ _SHARED: dict[str, tuple[Any, ...]] = {
     "LOG_DEST": ("place", "log.txt", "log file inside SAVE_DIR", NOT_EMPTY, "TENT"),
     "RNG_SEED": ("weights", 1, "seed of a run, and of training its source model", _SEED, "TENT"),
 }
-SHARED: dict[str, Key] = {
-    **{place: Key(*row, role=role, at=place) for place, (role, *row) in _SHARED.items()},
-    "SEEDS": Key(
-        [], "seeds to average over; [] = [RNG_SEED]", distinct(_SEED, required=False), role="seed", at="SEEDS",
-        entry=int,
-    ),
-}
 # fmt: on
+SHARED = {place: replace(Key(*row), role=role, at=place) for place, (role, *row) in _SHARED.items()}
+SHARED["SEEDS"] = Key(
+    [], "seeds to average over; [] = [RNG_SEED]", distinct(_SEED, required=False), role="seed", at="SEEDS", entry=int
+)
 
 
 def method_keys(name: str | None = None) -> dict[str, Key]:
     """Return the keys, by place, that the method ``name`` reads; without a name, those that any method reads."""
-    every = map(ADAPTATION_REGISTRY.get, ADAPTATION_REGISTRY.registered_names())
+    every = ADAPTATION_REGISTRY.registered_names()
+    classes: list[type[AdaptationMethod]] = [AdaptationMethod, *map(ADAPTATION_REGISTRY.get, every)]
     found: dict[str, Key] = {}
-    for cls in [method_class(name)] if name else [AdaptationMethod, *every]:
+    for cls in [method_class(name)] if name else classes:
         for option, declared in cls.keys.items():
             found.setdefault(cls.place_of(option), declared)
     return found

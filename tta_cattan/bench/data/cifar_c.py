@@ -28,7 +28,6 @@ from tta_cattan.util.files import identity_of_files
 from tta_cattan.util.upstream import import_torchvision
 
 N_TEST, N_TRAIN = 10000, 50000
-_SEVERITY_ROWS = 10000
 _IMAGE = (32, 32, 3)
 
 
@@ -133,7 +132,7 @@ class _CifarC(_Cifar):
 
     def _rows(self, domain: Domain) -> slice:
         held, labels = len(open_npy(self._made(f"{domain.name}.npy"))), len(self._labels())
-        start = (domain.severity - 1) * (labels if held == 5 * labels else _SEVERITY_ROWS)
+        start = (domain.severity - 1) * (labels if held == 5 * labels else N_TEST)
         return slice(start, start + self._count())
 
     def target(self, domain: Domain, seed: int = 0) -> TensorDataset:

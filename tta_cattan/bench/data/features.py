@@ -304,15 +304,14 @@ class Features(DomainBenchmark):
 
     def differs_from_published(self) -> str:
         """Say that the encoder is frozen, and how many samples there are, of how many in the data set."""
-        names = [self.source_domain, *(domain.name for domain in self.domains())]
-        folders = [open_features(self._folder(name)) for name in names]
+        folders = {name: open_features(self._folder(name)) for name in self.used_domains()}
         known = (getattr(BENCHMARK_REGISTRY.get(name), "sizes", {}) for name in BENCHMARK_REGISTRY.registered_names())
         whole: Mapping[str, int] = next((one for one in known if set(one) == set(self.short_names)), {})
         sizes = ", ".join(
             f"{name} {len(each.labels):,}" + (f" of {whole[name]:,}" if whole.get(name, 0) > len(each.labels) else "")
-            for name, each in zip(names, folders, strict=True)
+            for name, each in folders.items()
         )
-        arch = folders[0].manifest.encoder.get("arch", "encoder")
+        arch = folders[self.source_domain].manifest.encoder.get("arch", "encoder")
         return f"features of a frozen {arch}, not a network trained end to end; {sizes} samples"
 
     def _folder(self, domain: str) -> Path:
