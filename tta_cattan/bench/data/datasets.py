@@ -60,7 +60,7 @@ def labels_of(dataset: Dataset) -> list[int]:
     """
     if isinstance(dataset, TensorDataset):
         return dataset.tensors[1].tolist()
-    if isinstance(dataset, (Subset, BatchedPart)):
+    if isinstance(dataset, Subset):
         inner = labels_of(dataset.dataset)
         return [inner[index] for index in dataset.indices]
     if hasattr(dataset, "labels"):
@@ -77,22 +77,11 @@ def take(dataset: Dataset, indices: list[int]) -> Dataset:
     return BatchedPart(dataset, indices) if isinstance(dataset, BatchedDataset) else Subset(dataset, indices)
 
 
-class BatchedPart(BatchedDataset):
+class BatchedPart(Subset, BatchedDataset):
     """Some samples of a data set that reads many at once."""
 
-    def __init__(self, dataset: BatchedDataset, indices: list[int]) -> None:
-        self.dataset = dataset
-        self.indices = indices
-        self._places = torch.tensor(indices, dtype=torch.long)
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.dataset[self.indices[index]]
-
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        return self.dataset.gather(self._places[indices])
+        return self.dataset.gather(torch.tensor([self.indices[place] for place in indices.tolist()]))
 
 
 def check_count(asked: int, there: int, where: str) -> None:

@@ -15,7 +15,7 @@ from yacs.config import CfgNode
 from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.datasets import labels_of
-from tta_cattan.bench.data.stream import Batch, BatchedDataset, Stream
+from tta_cattan.bench.data.stream import Batch, BatchedDataset, Stream, gather
 from tta_cattan.bench.data.stream_plan import Segment, StreamPlan, StreamSetting, plan_stream, sequence_of
 from tta_cattan.util.files import sha256_text
 
@@ -81,16 +81,9 @@ class Joined(BatchedDataset):
         for number in owner.unique().tolist():
             mine = (owner == number).nonzero()[:, 0]
             places.append(mine)
-            parts.append(_gather(self.held(self.domains[number]), indices[mine] - self.starts[number]))
+            parts.append(gather(self.held(self.domains[number]), indices[mine] - self.starts[number]))
         back = torch.cat(places).argsort()
         return torch.cat([inputs for inputs, _ in parts])[back], torch.cat([labels for _, labels in parts])[back]
-
-
-def _gather(dataset: Dataset, indices: Tensor) -> tuple[Tensor, Tensor]:
-    if isinstance(dataset, TensorDataset):
-        inputs, labels = dataset.tensors
-        return inputs[indices], labels[indices]
-    return dataset.gather(indices)
 
 
 def stream_of(cfg: CfgNode, benchmark: Benchmark, seed: int, device: torch.device) -> DomainStream:
