@@ -15,22 +15,9 @@ from tta_cattan.util.keys import NOT_EMPTY, Check, Key, above, at_least, distinc
 
 # In TENT's order, which is the order of the columns in the published tables.
 CORRUPTIONS = (
-    "gaussian_noise",
-    "shot_noise",
-    "impulse_noise",
-    "defocus_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic_transform",
-    "pixelate",
-    "jpeg_compression",
-)
+    "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
+    "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
+)  # fmt: skip
 
 _SIZE = within(1, 2**16)  # of a layer: more is a slip of the pen, and does not fit into memory
 # How the domains of a stream follow each other; the names are those of mariodoebler/test-time-adaptation but for the

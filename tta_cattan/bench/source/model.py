@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -167,19 +167,8 @@ class Recipe:
 
     @classmethod
     def of(cls, cfg: CfgNode) -> Recipe:
-        node = cfg.SOURCE
-        return cls(
-            epochs=node.EPOCHS,
-            lr=node.LR,
-            backbone_lr=node.BACKBONE_LR,
-            batch_size=node.BATCH_SIZE,
-            weight_decay=node.WD,
-            schedule=node.SCHEDULE,
-            label_smoothing=node.LABEL_SMOOTHING,
-            validation=node.VALIDATION,
-            seed=cfg.RNG_SEED,
-            mixed_precision=node.MIXED_PRECISION,
-        )
+        keys = {**cfg.SOURCE, "WEIGHT_DECAY": cfg.SOURCE.WD, "SEED": cfg.RNG_SEED}
+        return cls(**{field.name: keys[field.name.upper()] for field in fields(cls)})
 
     def optimizer(self, model: nn.Module) -> torch.optim.SGD:
         """Return SGD with Nesterov momentum; a ``backbone`` has its own learning rate."""
