@@ -13,7 +13,7 @@ from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY
 from tta_cattan.bench.data.corruptions import EXTRA
 from tta_cattan.bench.data.corruptions.make import Task, corrupt_array_file
 from tta_cattan.bench.data.datasets import read_npz
-from tta_cattan.bench.data.digits_da import DigitsDA
+from tta_cattan.bench.data.digits import DigitsDA
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 

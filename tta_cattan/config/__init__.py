@@ -12,7 +12,6 @@ from tta_cattan.config.declared import (
     method_keys,
     own_keys,
     set_value,
-    setting_name,
     shared_keys,
 )
 from tta_cattan.config.load import (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from yacs.config import CfgNode
@@ -14,35 +15,16 @@ from tta_cattan.util.keys import NOT_EMPTY, Check, Key, above, at_least, distinc
 
 # In TENT's order, which is the order of the columns in the published tables.
 CORRUPTIONS = (
-    "gaussian_noise",
-    "shot_noise",
-    "impulse_noise",
-    "defocus_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic_transform",
-    "pixelate",
-    "jpeg_compression",
-)
+    "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
+    "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
+)  # fmt: skip
 
 _SIZE = within(1, 2**16)  # of a layer: more is a slip of the pen, and does not fit into memory
 # How the domains of a stream follow each other; the names are those of mariodoebler/test-time-adaptation but for the
 # last two. Each can be joined with "_correlated", and "correlated" alone is continual.
 ORDERS = ("reset_each_shift", "continual", "gradual", "mixed_domains", "recurring", "smooth")
 RESET_EACH_SHIFT = ORDERS[0]
-_JOINED = tuple(f"{order}_correlated" for order in ORDERS if order != "continual")
-SETTINGS = (*ORDERS, "correlated", *_JOINED)
-# The order of the words does not matter there, nor here.
-_SPELLINGS = {**{name: name for name in SETTINGS}, **{f"correlated_{name[:-11]}": name for name in _JOINED}}
-_SETTING = Check(
-    f"must be one of {', '.join(map(repr, SETTINGS))}", lambda value: value in _SPELLINGS, tuple(_SPELLINGS)
-)
+SETTINGS = (*ORDERS, "correlated", *(f"{order}_correlated" for order in ORDERS if order != "continual"))
 
 _SEED = within(0, 2**32 - 1)  # numpy's range
 _DEVICE = Check(
@@ -55,221 +37,171 @@ def _or_all(low: int) -> Check:
     return Check(f"must be >= {low}, or -1 for all", lambda value: value >= low or value == -1)
 
 
-def _by_role(role: str, keys: Mapping[str, tuple[Any, ...]]) -> dict[str, Key]:
-    """Return keys of one role from (default, meaning, check, origin), the last two where there are any."""
-    return {
-        place: Key(default, meaning, rest[0] if rest else None, rest[1] if len(rest) > 1 else "ours", role, place)
-        for place, (default, meaning, *rest) in keys.items()
-    }
-
-
-SHARED: dict[str, Key] = {
-    **_by_role(
-        "model",
-        {
-            "MODEL.ARCH": ("Standard", "architecture, by its name in the model zoo", NOT_EMPTY, "TENT"),
-            "MODEL.IN_FEATURES": (768, "length of the features that 'feature_mlp' and 'shot_head' take", _SIZE),
-            "MODEL.WIDTH": (512, "width of the batch-normalised layer in 'feature_mlp'", _SIZE),
-        },
+# By place: role, default and meaning; check and origin where there are any.
+# fmt: off
+_SHARED: dict[str, tuple[Any, ...]] = {
+    "MODEL.ARCH": ("model", "Standard", "architecture, by its name in the model zoo", NOT_EMPTY, "TENT"),
+    "MODEL.IN_FEATURES": ("model", 768, "length of the features that 'feature_mlp' and 'shot_head' take", _SIZE),
+    "MODEL.WIDTH": ("model", 512, "width of the batch-normalised layer in 'feature_mlp'", _SIZE),
+    "MODEL.CKPT_PATH": ("weights", "", "local checkpoint; '' = the one that belongs to ARCH"),
+    "MODEL.ADAPTATION": ("method", "source", "adaptation method, by its registered name", NOT_EMPTY, "TENT"),
+    "CORRUPTION.DATASET": ("data", "cifar10", "benchmark, by its registered name", NOT_EMPTY, "TENT"),
+    "CORRUPTION.NUM_EX": (
+        "data", 10000,
+        "samples per domain; -1 = all: the first ones where the data has an order of its own (CIFAR-C, ImageNet-C), "
+        "else equally many per class, drawn by the seed",
+        _or_all(1), "TENT; -1 and the draw are ours",
     ),
-    **_by_role("weights", {"MODEL.CKPT_PATH": ("", "local checkpoint; '' = the one that belongs to ARCH")}),
-    "MODEL.ADAPTATION": Key(
-        "source", "adaptation method, by its registered name", NOT_EMPTY, "TENT", "method", "MODEL.ADAPTATION"
+    "CORRUPTION.TYPE": (
+        "selection", list(CORRUPTIONS), "corruptions, in the order of evaluation", distinct(NOT_EMPTY), "TENT",
     ),
-    **_by_role(
-        "data",
-        {
-            "CORRUPTION.DATASET": ("cifar10", "benchmark, by its registered name", NOT_EMPTY, "TENT"),
-            "CORRUPTION.NUM_EX": (
-                10000,
-                "samples per domain; -1 = all: the first ones where the data has an order of its own (CIFAR-C, "
-                "ImageNet-C), else equally many per class, drawn by the seed",
-                _or_all(1),
-                "TENT; -1 and the draw are ours",
-            ),
-        },
+    "CORRUPTION.SEVERITY": (
+        "selection", [5, 4, 3, 2, 1], "severities, in the order of evaluation; 0 = clean", distinct(within(0, 5)),
+        "TENT; 0 is ours",
     ),
-    **_by_role(
-        "selection",
-        {
-            "CORRUPTION.TYPE": (
-                list(CORRUPTIONS), "corruptions, in the order of evaluation", distinct(NOT_EMPTY), "TENT",
-            ),
-            "CORRUPTION.SEVERITY": (
-                [5, 4, 3, 2, 1], "severities, in the order of evaluation; 0 = clean", distinct(within(0, 5)),
-                "TENT; 0 is ours",
-            ),
-        },
+    "BN.EPS": ("presentation", 1e-5, "accepted and unused, as in TENT", above(0), "TENT"),
+    "SETTING": (
+        "protocol", RESET_EACH_SHIFT,
+        "how the domains follow each other: 'reset_each_shift' = each is a result of its own; any other is one stream "
+        "and one result: 'continual' = one domain after the other, no reset; 'gradual' = severities 1-2-3-4-5-4-3-2-1 "
+        "of each corruption; 'mixed_domains' = shuffled image by image; 'recurring' = STREAM.ROUNDS times continual; "
+        "'smooth' = each domain passes gradually into the next (like CCC); 'correlated' = continual with correlated "
+        "classes. '_correlated' can be added to all others",
+        one_of(*SETTINGS), "mariodoebler; 'recurring' and 'smooth' are ours",
     ),
-    **_by_role("presentation", {"BN.EPS": (1e-5, "accepted and unused, as in TENT", above(0), "TENT")}),
-    **_by_role(
-        "protocol",
-        {
-            "SETTING": (
-                RESET_EACH_SHIFT,
-                "how the domains follow each other: 'reset_each_shift' = each is a result of its own; any other is one "
-                "stream and one result: 'continual' = one domain after the other, no reset; 'gradual' = severities "
-                "1-2-3-4-5-4-3-2-1 of each corruption; 'mixed_domains' = shuffled image by image; 'recurring' = "
-                "STREAM.ROUNDS times continual; 'smooth' = each domain passes gradually into the next (like CCC); "
-                "'correlated' = continual with correlated classes. '_correlated' can be added to all others",
-                _SETTING,
-                "mariodoebler; 'recurring' and 'smooth' are ours",
-            ),
-            "STREAM.ROUNDS": (10, "how often a 'recurring' stream goes through its domains", at_least(1)),
-            "STREAM.IMBALANCE": (
-                1.0,
-                "label shift of a stream: the most frequent class keeps this many times the share of its samples that "
-                "the rarest keeps, those between falling geometrically; 1 = none",
-                at_least(1),
-            ),
-            "STREAM.WAITS": (
-                True,
-                "False = the stream does not wait: a method whose update costs n predictions of the source model (in "
-                "operations, rounded up) adapts to every n-th batch, and only predicts the others",
-            ),
-            "STREAM.MONITOR": (
-                False,
-                "estimate accuracy without labels over the stream, with the drift and its change points, by a monitor "
-                "that is fitted to the benchmark's data without shift",
-            ),
-            "TEST.DELTA_DIRICHLET": (
-                0.0,
-                "concentration of the Dirichlet draw by which a 'correlated' stream orders its classes; 0 = sorted",
-                at_least(0),
-                "mariodoebler",
-            ),
-            "TEST.BATCH_SIZE": (128, "images per batch, for adaptation and evaluation", at_least(1), "TENT"),
-            "TEST.PROTOCOL": (
-                "online",
-                "'online' = TENT's one pass; 'offline' = the paper's epochs, then evaluation; 'recovery' = RECOVERY.K "
-                "times offline, then a mix of source and target samples",
-                one_of("online", "offline", "recovery"),
-            ),
-            "TEST.EPOCHS": (5, "epochs of the offline protocol", at_least(1), "paper"),
-            "TEST.ADAPT_EX": (
-                -1,
-                "samples of the target set that the offline protocol adapts to, chosen by the seed; -1 = all. It "
-                "evaluates on all of them in any case",
-                _or_all(2),
-            ),
-            "TEST.ORDER": (
-                "seeded",
-                "'seeded' = shuffled by the seed (class-sorted streams spoil batch statistics); 'file' = the data "
-                "set's own order, which is TENT's",
-                one_of("seeded", "file"),
-            ),
-            "RECOVERY.K": (3, "hypotheses that are adapted, protocol 'recovery'", at_least(2), "paper"),
-            "RECOVERY.FRACTION": (
-                2 / 3, "least confident target samples that the next hypothesis begins with", within(0, 1, "(]"),
-                "paper",
-            ),
-        },
+    "STREAM.ROUNDS": ("protocol", 10, "how often a 'recurring' stream goes through its domains", at_least(1)),
+    "STREAM.IMBALANCE": (
+        "protocol", 1.0,
+        "label shift of a stream: the most frequent class keeps this many times the share of its samples that the "
+        "rarest keeps, those between falling geometrically; 1 = none",
+        at_least(1),
     ),
-    **_by_role("place", {"TEST.NUM_WORKERS": (0, "worker processes of a data loader; 0 = none", at_least(0))}),
-    **_by_role(
-        "weights",
-        {
-            # Training of a source model: SGD with Nesterov momentum 0.9. SHOT's recipe is in cfgs/officehome/base.yaml.
-            "SOURCE.EPOCHS": (10, "epochs of training the source model", at_least(1)),
-            "SOURCE.LR": (1e-2, "peak learning rate", above(0), "SHOT"),
-            "SOURCE.BACKBONE_LR": (
-                1.0, "learning rate of a pretrained backbone, as a share of LR; SHOT has 0.1", at_least(0),
-            ),
-            "SOURCE.BATCH_SIZE": (64, "inputs per batch", at_least(2), "SHOT"),
-            "SOURCE.WD": (5e-4, "weight decay; SHOT has 1e-3", at_least(0)),
-            "SOURCE.SCHEDULE": (
-                "one_cycle", "'one_cycle', or 'power' = LR (1 + 10 t)^-0.75, t from 0 to 1 (SHOT)",
-                one_of("one_cycle", "power"),
-            ),
-            "SOURCE.LABEL_SMOOTHING": (
-                0.0, "share of the label spread over all classes; SHOT has 0.1", within(0, 1, "[)"),
-            ),
-            "SOURCE.VALIDATION": (
-                0.0,
-                "share of the source data held out: the epoch that does best on it is kept (SHOT: 0.1); 0 = the last "
-                "epoch is kept",
-                within(0, 1, "[)"),
-            ),
-            "SOURCE.MIXED_PRECISION": (False, "train in mixed precision where the device has it"),
-            "SOURCE.INIT": (
-                "random",
-                "first weights of the network or its backbone: 'random', a file, or 'pretrained' = those of "
-                "torchvision or timm, downloaded where they are not cached; '' = must be said",
-            ),
-            "SOURCE.PER_CLASS": (0, "images per class that the source subspace is fitted to; 0 = all", at_least(0)),
-        },
+    "STREAM.WAITS": (
+        "protocol", True,
+        "False = the stream does not wait: a method whose update costs n predictions of the source model (in "
+        "operations, rounded up) adapts to every n-th batch, and only predicts the others",
     ),
-    **_by_role(
-        "data",
-        {
-            "DATA.SOURCE_DIR": (
-                "",
-                "images of the source domain, for its subspace: a folder with one folder per class, or an .npz file "
-                "with x (uint8, N x H x W x 3) and y; '' = where the benchmark's own layout has them",
-            ),
-            "DATA.IMAGE_SIZE": (
-                224,
-                "side of images after resizing (to 256/224 of it) and cropping; corrupted ones keep their size at 224",
-                within(16, 4096),
-            ),
-            "DATA.SOURCE": ("", "source domain of a domain-adaptation benchmark"),
-            "DATA.POINTS": (1024, "points of a cloud: the first ones of a file", within(16, 2**16), "paper"),
-            "DATA.UPRIGHT": (
-                True,
-                "True = ShapeNet and ScanNet are turned so that the z axis is up, as in ModelNet (DefRec's loader); "
-                "False = as in the files (PointDAN's and the authors' loaders)",
-            ),
-            "DATA.TARGET_PART": (
-                "all", "part of PointDA-10's target domain: 'all' = both (authors' code), 'train', 'test'",
-                one_of("all", "train", "test"),
-            ),
-            "DATA.LISTS": (
-                "",
-                "image lists of a domain-adaptation benchmark: '' = none, its class folders are read; 'official' = "
-                "DomainNet's <domain>_train.txt (source) and <domain>_test.txt (target); otherwise a folder with "
-                "<domain>_list.txt (lines 'path label', as SHOT has them)",
-            ),
-            "DATA.SKIP_CORRUPT": (False, "leave out images that cannot be decoded (named and counted)"),
-            "DATA.DOMAINS": (
-                [], "domains of a folder of features, in the order of the tables; [] = those that DATA_DIR has",
-                distinct(NOT_EMPTY, required=False),
-            ),
-        },
+    "STREAM.MONITOR": (
+        "protocol", False,
+        "estimate accuracy without labels over the stream, with the drift and its change points, by a monitor that is "
+        "fitted to the benchmark's data without shift",
     ),
-    **_by_role(
-        "selection", {"DATA.TARGET": ("", "target domain; '' = every other domain, one after the other")}
+    "TEST.DELTA_DIRICHLET": (
+        "protocol", 0.0,
+        "concentration of the Dirichlet draw by which a 'correlated' stream orders its classes; 0 = sorted",
+        at_least(0), "mariodoebler",
     ),
-    **_by_role(
-        "presentation",
-        {
-            "RECOVERY.TAU": (
-                0.75, "a sample with less agreement than this is taken as source data", within(0, 1), "paper",
-            ),
-            "DESC": ("", "free text that describes the run", None, "TENT"),
-            "LOG_TIME": ("", "accepted and unused: the log's lines carry their time", None, "TENT"),
-        },
+    "TEST.BATCH_SIZE": ("protocol", 128, "images per batch, for adaptation and evaluation", at_least(1), "TENT"),
+    "TEST.PROTOCOL": (
+        "protocol", "online",
+        "'online' = TENT's one pass; 'offline' = the paper's epochs, then evaluation; 'recovery' = RECOVERY.K times "
+        "offline, then a mix of source and target samples",
+        one_of("online", "offline", "recovery"),
     ),
-    **_by_role(
-        "place",
-        {
-            "CUDNN.BENCHMARK": (True, "let cuDNN pick the fastest algorithms", None, "TENT"),
-            "DEVICE": ("auto", "'auto' = CUDA, then MPS, then CPU; or any torch device string", _DEVICE),
-            "SAVE_DIR": ("./output", "folder of logs and results", NOT_EMPTY, "TENT"),
-            "DATA_DIR": ("./data", "folder of the datasets", NOT_EMPTY, "TENT"),
-            "CKPT_DIR": ("./ckpt", "folder of checkpoints and source subspaces", NOT_EMPTY, "TENT"),
-            "LOG_DEST": ("log.txt", "log file inside SAVE_DIR", NOT_EMPTY, "TENT"),
-        },
+    "TEST.EPOCHS": ("protocol", 5, "epochs of the offline protocol", at_least(1), "paper"),
+    "TEST.ADAPT_EX": (
+        "protocol", -1,
+        "samples of the target set that the offline protocol adapts to, chosen by the seed; -1 = all. It evaluates on "
+        "all of them in any case",
+        _or_all(2),
     ),
-    "RNG_SEED": Key(1, "seed of a run, and of training its source model", _SEED, "TENT", "weights", "RNG_SEED"),
-    "SEEDS": Key(
-        [], "seeds to average over; [] = [RNG_SEED]", distinct(_SEED, required=False), "ours", "seed", "SEEDS", int
+    "TEST.ORDER": (
+        "protocol", "seeded",
+        "'seeded' = shuffled by the seed (class-sorted streams spoil batch statistics); 'file' = the data set's own "
+        "order, which is TENT's",
+        one_of("seeded", "file"),
     ),
-}  # fmt: skip
+    "RECOVERY.K": ("protocol", 3, "hypotheses that are adapted, protocol 'recovery'", at_least(2), "paper"),
+    "RECOVERY.FRACTION": (
+        "protocol", 2 / 3, "least confident target samples that the next hypothesis begins with", within(0, 1, "(]"),
+        "paper",
+    ),
+    "TEST.NUM_WORKERS": ("place", 0, "worker processes of a data loader; 0 = none", at_least(0)),
+    # Training of a source model: SGD with Nesterov momentum 0.9. SHOT's recipe is in cfgs/officehome/base.yaml.
+    "SOURCE.EPOCHS": ("weights", 10, "epochs of training the source model", at_least(1)),
+    "SOURCE.LR": ("weights", 1e-2, "peak learning rate", above(0), "SHOT"),
+    "SOURCE.BACKBONE_LR": (
+        "weights", 1.0, "learning rate of a pretrained backbone, as a share of LR; SHOT has 0.1", at_least(0),
+    ),
+    "SOURCE.BATCH_SIZE": ("weights", 64, "inputs per batch", at_least(2), "SHOT"),
+    "SOURCE.WD": ("weights", 5e-4, "weight decay; SHOT has 1e-3", at_least(0)),
+    "SOURCE.SCHEDULE": (
+        "weights", "one_cycle", "'one_cycle', or 'power' = LR (1 + 10 t)^-0.75, t from 0 to 1 (SHOT)",
+        one_of("one_cycle", "power"),
+    ),
+    "SOURCE.LABEL_SMOOTHING": (
+        "weights", 0.0, "share of the label spread over all classes; SHOT has 0.1", within(0, 1, "[)"),
+    ),
+    "SOURCE.VALIDATION": (
+        "weights", 0.0,
+        "share of the source data held out: the epoch that does best on it is kept (SHOT: 0.1); 0 = the last epoch is "
+        "kept",
+        within(0, 1, "[)"),
+    ),
+    "SOURCE.MIXED_PRECISION": ("weights", False, "train in mixed precision where the device has it"),
+    "SOURCE.INIT": (
+        "weights", "random",
+        "first weights of the network or its backbone: 'random', a file, or 'pretrained' = those of torchvision or "
+        "timm, downloaded where they are not cached; '' = must be said",
+    ),
+    "SOURCE.PER_CLASS": ("weights", 0, "images per class that the source subspace is fitted to; 0 = all", at_least(0)),
+    "DATA.SOURCE_DIR": (
+        "data", "",
+        "images of the source domain, for its subspace: a folder with one folder per class, or an .npz file with x "
+        "(uint8, N x H x W x 3) and y; '' = where the benchmark's own layout has them",
+    ),
+    "DATA.IMAGE_SIZE": (
+        "data", 224,
+        "side of images after resizing (to 256/224 of it) and cropping; corrupted ones keep their size at 224",
+        within(16, 4096),
+    ),
+    "DATA.SOURCE": ("data", "", "source domain of a domain-adaptation benchmark"),
+    "DATA.POINTS": ("data", 1024, "points of a cloud: the first ones of a file", within(16, 2**16), "paper"),
+    "DATA.UPRIGHT": (
+        "data", True,
+        "True = ShapeNet and ScanNet are turned so that the z axis is up, as in ModelNet (DefRec's loader); False = as "
+        "in the files (PointDAN's and the authors' loaders)",
+    ),
+    "DATA.TARGET_PART": (
+        "data", "all", "part of PointDA-10's target domain: 'all' = both (authors' code), 'train', 'test'",
+        one_of("all", "train", "test"),
+    ),
+    "DATA.LISTS": (
+        "data", "",
+        "image lists of a domain-adaptation benchmark: '' = none, its class folders are read; 'official' = DomainNet's "
+        "<domain>_train.txt (source) and <domain>_test.txt (target); otherwise a folder with <domain>_list.txt (lines "
+        "'path label', as SHOT has them)",
+    ),
+    "DATA.SKIP_CORRUPT": ("data", False, "leave out images that cannot be decoded (named and counted)"),
+    "DATA.DOMAINS": (
+        "data", [], "domains of a folder of features, in the order of the tables; [] = those that DATA_DIR has",
+        distinct(NOT_EMPTY, required=False),
+    ),
+    "DATA.TARGET": ("selection", "", "target domain; '' = every other domain, one after the other"),
+    "RECOVERY.TAU": (
+        "presentation", 0.75, "a sample with less agreement than this is taken as source data", within(0, 1), "paper",
+    ),
+    "DESC": ("presentation", "", "free text that describes the run", None, "TENT"),
+    "LOG_TIME": ("presentation", "", "accepted and unused: the log's lines carry their time", None, "TENT"),
+    "CUDNN.BENCHMARK": ("place", True, "let cuDNN pick the fastest algorithms", None, "TENT"),
+    "DEVICE": ("place", "auto", "'auto' = CUDA, then MPS, then CPU; or any torch device string", _DEVICE),
+    "SAVE_DIR": ("place", "./output", "folder of logs and results", NOT_EMPTY, "TENT"),
+    "DATA_DIR": ("place", "./data", "folder of the datasets", NOT_EMPTY, "TENT"),
+    "CKPT_DIR": ("place", "./ckpt", "folder of checkpoints and source subspaces", NOT_EMPTY, "TENT"),
+    "LOG_DEST": ("place", "log.txt", "log file inside SAVE_DIR", NOT_EMPTY, "TENT"),
+    "RNG_SEED": ("weights", 1, "seed of a run, and of training its source model", _SEED, "TENT"),
+}
+# fmt: on
+SHARED = {place: replace(Key(*row), role=role, at=place) for place, (role, *row) in _SHARED.items()}
+SHARED["SEEDS"] = Key(
+    [], "seeds to average over; [] = [RNG_SEED]", distinct(_SEED, required=False), role="seed", at="SEEDS", entry=int
+)
 
 
 def method_keys(name: str | None = None) -> dict[str, Key]:
     """Return the keys, by place, that the method ``name`` reads; without a name, those that any method reads."""
-    classes: list[type[AdaptationMethod]] = [AdaptationMethod, *map(ADAPTATION_REGISTRY.get, _methods())]
+    every = ADAPTATION_REGISTRY.registered_names()
+    classes: list[type[AdaptationMethod]] = [AdaptationMethod, *map(ADAPTATION_REGISTRY.get, every)]
     found: dict[str, Key] = {}
     for cls in [method_class(name)] if name else classes:
         for option, declared in cls.keys.items():
@@ -360,12 +292,3 @@ def check_cfg(cfg: Mapping[str, Any]) -> None:
     for place, default in (("STREAM.IMBALANCE", 1.0), ("STREAM.WAITS", True), ("STREAM.MONITOR", False)):
         if setting == RESET_EACH_SHIFT and values.get(place, default) != default:
             raise UserError(f"{place} is for streams: choose another SETTING, such as continual")
-
-
-def setting_name(spelled: str) -> str:
-    """Return the one name of a setting: the order of its words is free."""
-    return _SPELLINGS[spelled]
-
-
-def _methods() -> Collection[str]:
-    return ADAPTATION_REGISTRY.registered_names()

@@ -23,8 +23,8 @@ def register() -> list[str]:
     registry = importlib.import_module("utils.registry").ADAPTATION_REGISTRY
     base = importlib.import_module("methods.base").TTAMethod
     taken = registry.registered_names()
-    if any(getattr(registry.get(name), "is_ours", False) for name in taken):
-        return [name for name in taken if getattr(registry.get(name), "is_ours", False)]
+    if ours := [name for name in taken if getattr(registry.get(name), "is_ours", False)]:
+        return ours
     names = host_names(taken)
     for name in names:
         # The registry uses the class's name and also registers it in lower case.

@@ -156,7 +156,9 @@ class Keyed:
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        keys = {name: declared for base in reversed(cls.__mro__[1:]) for name, declared in _keys_of(base).items()}
+        keys: dict[str, Key] = {}
+        for base in reversed(cls.__mro__[1:]):
+            keys |= vars(base).get("keys", {})
         for name, value in list(vars(cls).items()):
             if isinstance(value, Key):
                 keys[name] = value
@@ -201,10 +203,6 @@ class Keyed:
         for part in cls.place_of(name).split("."):
             cfg = cfg[part]
         return cfg
-
-
-def _keys_of(cls: type) -> dict[str, Key]:
-    return vars(cls).get("keys", {})
 
 
 class _MismatchError(Exception):

@@ -1,4 +1,4 @@
-"""Parts of a data set: balanced by class where the labels are told, the same for the same seed."""
+"""Parts of a data set: balanced by class, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -36,16 +36,6 @@ class Rows(BatchedDataset):
         return self.data[indices]
 
 
-class Untold(Dataset):
-    """Samples that do not tell their labels."""
-
-    def __len__(self) -> int:
-        return sum(SIZES)
-
-    def __getitem__(self, index: int):
-        return tensors()[index]
-
-
 def chosen(dataset: Dataset) -> list[int]:
     return [int(dataset[i][0]) for i in range(len(dataset))]
 
@@ -61,11 +51,6 @@ def test_a_part_takes_from_the_classes_in_turn(make):
 def test_all_is_the_data_set_itself():
     data = tensors()
     assert all(balanced(data, n, seed=5) is data for n in (-1, len(data), 999))
-
-
-def test_without_labels_the_seed_alone_decides():
-    part = balanced(Untold(), 10, seed=1)
-    assert labels_of(Untold()) is None and len(set(chosen(part))) == 10
 
 
 def test_a_part_of_rows_is_read_in_batches_still():

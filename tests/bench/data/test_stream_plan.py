@@ -178,9 +178,9 @@ def test_a_config_names_each_setting_and_the_seed_decides(name):
     assert set(Counter(one)) == set(Counter(other))
 
 
-def test_the_order_of_the_words_is_free_and_other_spellings_are_refused():
-    for spelled in ("correlated_reset_each_shift", "reset_each_shift_correlated"):
-        assert StreamSetting.of(load_cfg(None, ["SETTING", spelled])) == StreamSetting("reset_each_shift", True)
+def test_other_spellings_are_refused():
+    spelled = load_cfg(None, ["SETTING", "reset_each_shift_correlated"])
+    assert StreamSetting.of(spelled) == StreamSetting("reset_each_shift", True)
     for wrong, near in (("mixed_domain", "mixed_domains"), ("gradual_corelated", "gradual_correlated")):
         with pytest.raises(UserError, match=f"Did you mean '{near}'"):
             load_cfg(None, ["SETTING", wrong])

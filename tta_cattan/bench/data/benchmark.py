@@ -149,6 +149,10 @@ class DomainBenchmark(Benchmark):
         source = self.source_domain if self.cfg.DATA.SOURCE else ""
         return [Domain(name) for name in self.short_names if name != source]
 
+    def used_domains(self) -> list[str]:
+        """Return the source domain, then the targets."""
+        return [self.source_domain, *(domain.name for domain in self.domains())]
+
     def sources(self) -> list[str]:
         """Return the source domain, or every domain but the target where no source is named."""
         if self.cfg.DATA.SOURCE:

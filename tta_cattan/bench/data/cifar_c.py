@@ -28,7 +28,6 @@ from tta_cattan.util.files import identity_of_files
 from tta_cattan.util.upstream import import_torchvision
 
 N_TEST, N_TRAIN = 10000, 50000
-_SEVERITY_ROWS = 10000
 _IMAGE = (32, 32, 3)
 
 
@@ -38,6 +37,7 @@ class _Cifar(Benchmark):
     torchvision_class: str
     clean_folder: str
     folder: str  # of the corrupted images
+    record: str  # of theirs on Zenodo
 
     def has_source(self) -> bool:
         return bool(self.cfg.DATA.SOURCE_DIR) or self._has_clean()
@@ -86,8 +86,6 @@ class _CifarC(_Cifar):
     Note: with n < 10,000 labels, a file of 5 n rows has n per severity.
     """
 
-    record: str
-
     def check(self) -> None:
         """Check that every file of the config's corruptions is there and holds images; nothing is downloaded."""
         self.check_corruptions((*COMMON, *EXTRA), clean=f"{self.family}_clean")
@@ -133,7 +131,7 @@ class _CifarC(_Cifar):
 
     def _rows(self, domain: Domain) -> slice:
         held, labels = len(open_npy(self._made(f"{domain.name}.npy"))), len(self._labels())
-        start = (domain.severity - 1) * (labels if held == 5 * labels else _SEVERITY_ROWS)
+        start = (domain.severity - 1) * (labels if held == 5 * labels else N_TEST)
         return slice(start, start + self._count())
 
     def target(self, domain: Domain, seed: int = 0) -> TensorDataset:
@@ -194,13 +192,15 @@ class _CifarClean(_Cifar):
 class _Cifar10:
     num_classes = 10
     family: str | None = "cifar10"
-    torchvision_class, clean_folder, folder = "CIFAR10", "cifar-10-batches-py", "CIFAR-10-C"
+    torchvision_class, clean_folder = "CIFAR10", "cifar-10-batches-py"
+    folder, record = "CIFAR-10-C", "2535967"
 
 
 class _Cifar100:
     num_classes = 100
     family: str | None = "cifar100"
-    torchvision_class, clean_folder, folder = "CIFAR100", "cifar-100-python", "CIFAR-100-C"
+    torchvision_class, clean_folder = "CIFAR100", "cifar-100-python"
+    folder, record = "CIFAR-100-C", "3555552"
 
 
 @BENCHMARK_REGISTRY.register("cifar10")  # TENT's name for it
@@ -208,15 +208,11 @@ class _Cifar100:
 class Cifar10C(_Cifar10, _CifarC):
     """CIFAR-10-C."""
 
-    record = "2535967"
-
 
 @BENCHMARK_REGISTRY.register("cifar100")
 @BENCHMARK_REGISTRY.register("cifar100_c")
 class Cifar100C(_Cifar100, _CifarC):
     """CIFAR-100-C."""
-
-    record = "3555552"
 
 
 @BENCHMARK_REGISTRY.register("cifar10_clean")

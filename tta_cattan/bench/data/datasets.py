@@ -53,20 +53,19 @@ def identity_of_rows(path: Path, rows: slice, more: Sequence[str] = ()) -> str:
     return digest.hexdigest()[:12]
 
 
-def labels_of(dataset: Dataset) -> list[int] | None:
-    """Return the labels of a data set without decoding an input, or None where it does not say.
+def labels_of(dataset: Dataset) -> list[int]:
+    """Return the labels of a data set without decoding an input.
 
     Note: they are a TensorDataset's second tensor, ``dataset.labels``, or the second entries of ``dataset.samples``.
     """
     if isinstance(dataset, TensorDataset):
         return dataset.tensors[1].tolist()
-    if isinstance(dataset, (Subset, BatchedPart)):
+    if isinstance(dataset, Subset):
         inner = labels_of(dataset.dataset)
-        return None if inner is None else [inner[index] for index in dataset.indices]
+        return [inner[index] for index in dataset.indices]
     if hasattr(dataset, "labels"):
         return [int(label) for label in dataset.labels]
-    samples = getattr(dataset, "samples", None)
-    return None if samples is None else [label for _, label in samples]
+    return [label for _, label in dataset.samples]
 
 
 def take(dataset: Dataset, indices: list[int]) -> Dataset:
@@ -78,22 +77,11 @@ def take(dataset: Dataset, indices: list[int]) -> Dataset:
     return BatchedPart(dataset, indices) if isinstance(dataset, BatchedDataset) else Subset(dataset, indices)
 
 
-class BatchedPart(BatchedDataset):
+class BatchedPart(Subset, BatchedDataset):
     """Some samples of a data set that reads many at once."""
 
-    def __init__(self, dataset: BatchedDataset, indices: list[int]) -> None:
-        self.dataset = dataset
-        self.indices = indices
-        self._places = torch.tensor(indices, dtype=torch.long)
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.dataset[self.indices[index]]
-
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        return self.dataset.gather(self._places[indices])
+        return self.dataset.gather(torch.tensor([self.indices[place] for place in indices.tolist()]))
 
 
 def check_count(asked: int, there: int, where: str) -> None:
@@ -119,9 +107,7 @@ def per_class(dataset: Dataset, n: int, seed: int) -> Dataset:
 
 def count_per_class(dataset: Dataset, n: int) -> int:
     """Return the number of samples that ``per_class`` returns."""
-    labels = labels_of(dataset)
-    counts = [len(dataset)] if labels is None else Counter(labels).values()
-    return sum(min(count, n or count) for count in counts)
+    return sum(min(count, n or count) for count in Counter(labels_of(dataset)).values())
 
 
 def balanced(dataset: Dataset, n: int, seed: int) -> Dataset:
@@ -144,10 +130,10 @@ def split_at_random(n: int, share: float, seed: int) -> tuple[list[int], list[in
 
 
 def _shuffled_classes(dataset: Dataset, seed: int) -> list[list[int]]:
-    """Return the indices of each class, shuffled by ``seed``; one class for all where the labels are unknown."""
+    """Return the indices of each class, shuffled by ``seed``."""
     labels = labels_of(dataset)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).tolist()
     groups: dict[int, list[int]] = {}
     for index in order:
-        groups.setdefault(0 if labels is None else labels[index], []).append(index)
+        groups.setdefault(labels[index], []).append(index)
     return [groups[label] for label in sorted(groups)]

@@ -55,7 +55,7 @@ class DomainImages(DomainBenchmark):
         """Check that source and targets are there, with the same classes, each with images."""
         source = self.source_domain
         expected = self._classes(source)
-        for name in (source, *(domain.name for domain in self.domains())):
+        for name in self.used_domains():
             _check_same(expected, source, self._classes(name), name)
             for part in self._parts():
                 self._samples(name, part)
@@ -93,7 +93,7 @@ class DomainImages(DomainBenchmark):
 
     def differs_from_published(self) -> str:
         """Return the first domain with more or fewer images than the published data has."""
-        for name in (self.source_domain, *(domain.name for domain in self.domains())):
+        for name in self.used_domains():
             n = sum(len(self._listed(name, part)) for part in self._parts())
             if n != self.sizes[name]:
                 return f"{name} has {n:,} images here and {self.sizes[name]:,} in the data set"

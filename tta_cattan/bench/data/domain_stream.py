@@ -15,9 +15,8 @@ from yacs.config import CfgNode
 from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.datasets import labels_of
-from tta_cattan.bench.data.stream import Batch, BatchedDataset, Stream
+from tta_cattan.bench.data.stream import Batch, BatchedDataset, Stream, gather
 from tta_cattan.bench.data.stream_plan import Segment, StreamPlan, StreamSetting, plan_stream, sequence_of
-from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import sha256_text
 
 Opener = Callable[[Domain], Dataset]
@@ -82,16 +81,9 @@ class Joined(BatchedDataset):
         for number in owner.unique().tolist():
             mine = (owner == number).nonzero()[:, 0]
             places.append(mine)
-            parts.append(_gather(self.held(self.domains[number]), indices[mine] - self.starts[number]))
+            parts.append(gather(self.held(self.domains[number]), indices[mine] - self.starts[number]))
         back = torch.cat(places).argsort()
         return torch.cat([inputs for inputs, _ in parts])[back], torch.cat([labels for _, labels in parts])[back]
-
-
-def _gather(dataset: Dataset, indices: Tensor) -> tuple[Tensor, Tensor]:
-    if isinstance(dataset, TensorDataset):
-        inputs, labels = dataset.tensors
-        return inputs[indices], labels[indices]
-    return dataset.gather(indices)
 
 
 def stream_of(cfg: CfgNode, benchmark: Benchmark, seed: int, device: torch.device) -> DomainStream:
@@ -102,7 +94,7 @@ def stream_of(cfg: CfgNode, benchmark: Benchmark, seed: int, device: torch.devic
     def open_domain(domain: Domain) -> Dataset:
         return benchmark.target(domain, seed)
 
-    labels = {domain: _labels(open_domain(domain), setting) for domain in dict.fromkeys(visits)}
+    labels = {domain: np.array(labels_of(open_domain(domain))) for domain in dict.fromkeys(visits)}
     plan = plan_stream(visits, labels, setting, seed)
     return DomainStream(plan, open_domain, cfg.TEST.BATCH_SIZE, device, cfg.TEST.NUM_WORKERS)
 
@@ -122,14 +114,3 @@ def check_stream(cfg: CfgNode, benchmark: Benchmark) -> None:
     every.defrost()
     every.CORRUPTION.SEVERITY = sorted({d.severity for d in sequence_of(benchmark.domains(), StreamSetting.of(cfg))})
     type(benchmark)(every).check()
-
-
-def _labels(dataset: Dataset, setting: StreamSetting) -> np.ndarray:
-    """Return a data set's labels; zeros where it does not tell them and the setting does not use them."""
-    found = labels_of(dataset)
-    if found is None and setting.uses_labels:
-        raise UserError(
-            f"SETTING {setting.order}: {type(dataset).__name__} does not tell its labels without reading every sample, "
-            "so its classes cannot be ordered or thinned out"
-        )
-    return np.zeros(len(dataset), dtype=np.int64) if found is None else np.asarray(found, dtype=np.int64)

@@ -114,18 +114,17 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 
 class FeatureFolder(BatchedDataset):
-    """The features of one domain: rows from memory maps, batch by batch, and labels in memory."""
+    """The features of one domain, compared with their hashes: rows from memory maps, labels in memory."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self.manifest = Manifest.read(folder)
-        shards = self.manifest.shards()
-        self.infos = _read_infos(folder, self.manifest)
-        self.maps = [self._open(position, rows) for position, rows in enumerate(shards)]
-        for position, (rows, info) in enumerate(zip(shards, self.infos, strict=True)):
+        infos = _read_infos(folder, self.manifest)
+        self.maps = []
+        for position, (rows, info) in enumerate(zip(self.manifest.shards(), infos, strict=True)):
             name = f"'labels' of shard {position} in {folder}"
             checked_labels(name, np.array(info["labels"]), len(rows), len(self.manifest.classes), _AGAIN)
-        self.labels = torch.tensor([label for info in self.infos for label in info["labels"]])
+            self.maps.append(_open_rows(_rows_path(folder, position), (len(rows), self.manifest.dim), info["sha256"]))
+        self.labels = torch.tensor([label for info in infos for label in info["labels"]])
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -147,36 +146,28 @@ class FeatureFolder(BatchedDataset):
             result[mine] = self.maps[position][indices[mine] - position * self.manifest.shard_size]
         return result
 
-    def _open(self, position: int, rows: range) -> np.ndarray:
-        path = _rows_path(self.folder, position)
-        array = open_npy(path, f"{_AGAIN}, which replaces what is damaged")
-        wanted = ((len(rows), self.manifest.dim), np.dtype(np.float32))
-        if (array.shape, array.dtype) != wanted:
-            raise UserError(
-                f"{path} holds {array.dtype} of shape {array.shape} and the manifest says {wanted[1]} of shape "
-                f"{wanted[0]}: {_AGAIN}, which replaces what is damaged"
-            )
-        return array
+
+# Once per process, because all methods, seeds and pairs share the same folders.
+open_features = lru_cache(maxsize=16)(FeatureFolder)
+
+
+def _open_rows(path: Path, shape: tuple[int, int], sha256: str) -> np.ndarray:
+    """Return the rows of a shard as a memory map, after comparing them with their hash."""
+    remedy = f"{_AGAIN}, which replaces what is damaged"
+    array = open_npy(path, remedy)
+    if array.shape != shape or array.dtype != np.float32:
+        raise UserError(
+            f"{path} holds {array.dtype} of shape {array.shape} and the manifest says float32 of shape {shape}: "
+            f"{remedy}"
+        )
+    if sha256_file(path) != sha256:
+        raise UserError(f"{path} was changed after it was written: {remedy}")
+    return checked_array(str(path), array, "real", shape, remedy=_AGAIN)
 
 
 def content_hash(folder: Path) -> str:
     """Return a hash of a domain's rows and labels, from its shards' JSON files."""
     return sha256_text(json.dumps(_read_infos(folder, Manifest.read(folder))))
-
-
-@lru_cache(maxsize=16)
-def open_features(folder: Path) -> FeatureFolder:
-    """Return the features of a domain after comparing every shard with its hash.
-
-    Note: once per process, because all methods, seeds and pairs share the same folders.
-    """
-    found = FeatureFolder(folder)
-    for position, (rows, info) in enumerate(zip(found.maps, found.infos, strict=True)):
-        path = _rows_path(folder, position)
-        if sha256_file(path) != info["sha256"]:
-            raise UserError(f"{path} was changed after it was written: {_AGAIN}, which replaces what is damaged")
-        checked_array(str(path), rows, "real", rows.shape, remedy=_AGAIN)
-    return found
 
 
 def _rows_path(folder: Path, position: int) -> Path:
@@ -304,15 +295,14 @@ class Features(DomainBenchmark):
 
     def differs_from_published(self) -> str:
         """Say that the encoder is frozen, and how many samples there are, of how many in the data set."""
-        names = [self.source_domain, *(domain.name for domain in self.domains())]
-        folders = [open_features(self._folder(name)) for name in names]
+        folders = {name: open_features(self._folder(name)) for name in self.used_domains()}
         known = (getattr(BENCHMARK_REGISTRY.get(name), "sizes", {}) for name in BENCHMARK_REGISTRY.registered_names())
         whole: Mapping[str, int] = next((one for one in known if set(one) == set(self.short_names)), {})
         sizes = ", ".join(
             f"{name} {len(each.labels):,}" + (f" of {whole[name]:,}" if whole.get(name, 0) > len(each.labels) else "")
-            for name, each in zip(names, folders, strict=True)
+            for name, each in folders.items()
         )
-        arch = folders[0].manifest.encoder.get("arch", "encoder")
+        arch = folders[self.source_domain].manifest.encoder.get("arch", "encoder")
         return f"features of a frozen {arch}, not a network trained end to end; {sizes} samples"
 
     def _folder(self, domain: str) -> Path:

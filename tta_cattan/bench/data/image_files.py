@@ -151,12 +151,7 @@ def class_names_of(samples: Sequence[tuple[Path, int]], source: str) -> list[str
     return [next(iter(folders[label])) for label in sorted(folders)]
 
 
-def to_tensor_transform() -> Callable[[Image.Image], Tensor]:
-    """Return the conversion of an image that already has its size (ImageNet-C's is 224x224: it is not resized)."""
-    return import_torchvision("torchvision.transforms").ToTensor()
-
-
-def resize_crop_transform(size: int = 224) -> Callable[[Image.Image], Tensor]:
+def resize_crop_transform(size: int) -> Callable[[Image.Image], Tensor]:
     """Return ImageNet's usual preprocessing: the short side to 256/224 of ``size``, the centre ``size`` x ``size``."""
     transforms = import_torchvision("torchvision.transforms")
     resize = transforms.Resize(round(size * 256 / 224))

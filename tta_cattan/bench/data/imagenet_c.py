@@ -13,15 +13,10 @@ from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import BENCHMARK_REGISTRY, Benchmark
 from tta_cattan.bench.data.corruptions import COMMON, EXTRA
 from tta_cattan.bench.data.datasets import check_count
-from tta_cattan.bench.data.image_files import (
-    ImageList,
-    find_images,
-    resize_crop_transform,
-    to_tensor_transform,
-)
+from tta_cattan.bench.data.image_files import ImageList, find_images, resize_crop_transform
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import identity_of_files, sha256_text
-from tta_cattan.util.upstream import import_robustbench
+from tta_cattan.util.upstream import import_robustbench, import_torchvision
 
 N_IDS = 5000  # the images that RobustBench evaluates, by ids that ship with it
 N_ALL = 50000
@@ -97,7 +92,9 @@ class _ImageNet(Benchmark):
     def transform(self) -> Any:
         """Return the conversion to a tensor: corrupted images have their size (224) unless another is asked."""
         size = self.cfg.DATA.IMAGE_SIZE
-        return to_tensor_transform() if size == FULL_SIZE else resize_crop_transform(size)
+        if size == FULL_SIZE:
+            return import_torchvision("torchvision.transforms").ToTensor()
+        return resize_crop_transform(size)
 
     def has_source(self) -> bool:
         return self._source_folder().is_dir()

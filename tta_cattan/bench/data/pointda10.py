@@ -131,7 +131,7 @@ class PointDA10(CloudBenchmark, DomainBenchmark):
 
     def check(self) -> None:
         """Check that all domains are complete, and read them: a damaged file is named before anything is trained."""
-        for domain in (self.source_domain, *(target.name for target in self.domains())):
+        for domain in self.used_domains():
             missing = missing_in(self._folder(domain))
             if missing:
                 raise UserError(

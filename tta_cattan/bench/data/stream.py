@@ -31,6 +31,14 @@ class BatchedDataset(Dataset, ABC):
         """Return the inputs and labels at ``indices``."""
 
 
+def gather(dataset: TensorDataset | BatchedDataset, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the inputs and labels at ``indices`` of data in memory or read in batches."""
+    if isinstance(dataset, BatchedDataset):
+        return dataset.gather(indices)
+    inputs, labels = dataset.tensors
+    return inputs[indices], labels[indices]
+
+
 @dataclass(frozen=True)
 class Stream:
     """A data set in batches, in an order determined by ``seed`` alone (``seed=None``: the order of the data set).
@@ -93,11 +101,8 @@ class Stream:
 
     def _load(self, chunks: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (inputs, labels) per chunk of indices."""
-        if isinstance(self.dataset, TensorDataset):  # in memory: no loader is needed
-            inputs, labels = self.dataset.tensors
-            return ((inputs[chunk], labels[chunk]) for chunk in chunks)
-        if isinstance(self.dataset, BatchedDataset):
-            return map(self.dataset.gather, chunks)
+        if isinstance(self.dataset, (TensorDataset, BatchedDataset)):  # no loader is needed
+            return (gather(self.dataset, chunk) for chunk in chunks)
         loader = DataLoader(
             _ErrorsReturned(self.dataset),
             collate_fn=_collate,

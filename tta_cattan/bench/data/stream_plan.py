@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from yacs.config import CfgNode
 
 from tta_cattan.bench import Domain
-from tta_cattan.config import setting_name
 from tta_cattan.util.errors import UserError
 
 Indices: TypeAlias = NDArray[np.int64]
@@ -32,15 +31,10 @@ class StreamSetting:
 
     @classmethod
     def of(cls, cfg: CfgNode) -> StreamSetting:
-        name = setting_name(cfg.SETTING)
+        name = cfg.SETTING
         order = name.removesuffix("correlated").removesuffix("_") or "continual"
         correlated = name.endswith("correlated")
         return cls(order, correlated, cfg.TEST.DELTA_DIRICHLET, cfg.STREAM.ROUNDS, cfg.STREAM.IMBALANCE)
-
-    @property
-    def uses_labels(self) -> bool:
-        """Whether the plan depends on the labels, not only on the sizes of the domains."""
-        return self.correlated or self.imbalance > 1
 
 
 @dataclass(frozen=True)
@@ -117,7 +111,8 @@ def _in_turn(visits: Sequence[Domain], orders: Sequence[Indices], setting: Strea
         Segment(np.full(len(order), number), order, reset)
         for number, (order, reset) in enumerate(zip(orders, [True, *resets], strict=True))
     ]
-    return StreamPlan(tuple(visits), tuple(segments), _between([0, *accumulate(map(len, orders))]), at_once=1)
+    bands = pairwise([0, *accumulate(map(len, orders))])
+    return StreamPlan(tuple(visits), tuple(segments), tuple(bands), at_once=1)
 
 
 def _mixed(
@@ -141,7 +136,7 @@ def _smooth(visits: Sequence[Domain], orders: Sequence[Indices], rng: np.random.
     times = passing_times([len(order) for order in orders], rng)
     ends = [int((times < number + 0.5).sum()) for number in range(len(visits) - 1)]
     segment = _taken(_joined(orders), times.argsort(kind="stable"))
-    return StreamPlan(tuple(visits), (segment,), _between([0, *ends, len(times)]), at_once=3)
+    return StreamPlan(tuple(visits), (segment,), tuple(pairwise([0, *ends, len(times)])), at_once=3)
 
 
 def by_class(labels: Indices, delta: float, rng: np.random.Generator) -> Indices:
@@ -199,7 +194,3 @@ def _joined(orders: Sequence[Indices]) -> Segment:
 
 def _taken(segment: Segment, places: Indices) -> Segment:
     return Segment(segment.visit[places], segment.index[places], segment.reset)
-
-
-def _between(edges: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    return tuple(pairwise(edges))

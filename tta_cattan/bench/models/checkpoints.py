@@ -16,7 +16,7 @@ from tta_cattan.util.door import checked_tensor, parsing
 from tta_cattan.util.errors import UserError
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "last")  # "last": Kireev2021Effectiveness_*
-_PREFIXES = ("module.", "model.")
+_PREFIXES = ("", "module.", "model.")
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
@@ -48,9 +48,8 @@ def load_weights(model: nn.Module, path: str | Path, ignored: tuple[str, ...] = 
     """
     tensors = read_checkpoint(path)
     wanted = model.state_dict()
-    tensors = max(
-        (_stripped(tensors, prefix) for prefix in ("", *_PREFIXES)), key=lambda t: len(t.keys() & wanted.keys())
-    )
+    forms = [{name.removeprefix(prefix): value for name, value in tensors.items()} for prefix in _PREFIXES]
+    tensors = max(forms, key=lambda form: len(form.keys() & wanted.keys()))
     missing = [name for name in wanted if name not in tensors and not name.endswith("num_batches_tracked")]
     unneeded = tuple(name for name in tensors if name not in wanted and name.startswith(ignored))
     extra = [n for n in tensors if n not in wanted and n not in unneeded and not n.endswith("num_batches_tracked")]
@@ -114,7 +113,3 @@ def _unwrap(content: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(content.get(key), Mapping):
             return content[key]
     return content
-
-
-def _stripped(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}

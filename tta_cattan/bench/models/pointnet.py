@@ -150,13 +150,13 @@ class PointNet(nn.Module):
     over the points: these are the layers that CATTAn's authors added, and the only ones that their code adapts.
     """
 
-    def __init__(self, num_classes: int = 10, nodes: int = 64, neighbours: int = 64, radius: float = 0.3) -> None:
+    def __init__(self, num_classes: int = 10) -> None:
         super().__init__()
         self.input_transform = TransformNet(3)
         self.conv1, self.norm1 = PointConv(3, 64), nn.BatchNorm2d(64)
         self.conv2, self.norm2 = PointConv(64, 64), nn.BatchNorm2d(64)
         self.feature_transform = TransformNet(64)
-        self.adaptive_nodes = AdaptiveNodes(64, nodes, neighbours, radius)
+        self.adaptive_nodes = AdaptiveNodes(64)
         self.conv3, self.norm3 = PointConv(128, 128), nn.BatchNorm2d(128)
         self.conv4, self.norm4 = PointConv(128, FEATURES), nn.BatchNorm2d(FEATURES)
         self.feature_norm = nn.BatchNorm1d(FEATURES)

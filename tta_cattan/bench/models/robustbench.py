@@ -22,36 +22,18 @@ _COUNTER = "num_batches_tracked"
 
 def robustbench_names(family: str | None) -> list[str]:
     """Return the names of RobustBench's corruption models for ``family`` (None: no model)."""
-    if family is None:
-        return []
-    return list(_entries(family))
+    return list(_entries(family)) if family else []
 
 
-def checkpoint_path(name: str, family: str, ckpt_dir: str) -> Path:
-    """Return where RobustBench keeps a checkpoint: ``CKPT_DIR/<family>/corruptions/<name>.pt``."""
-    return Path(ckpt_dir) / family / THREAT / f"{name}.pt"
-
-
-def load_from_robustbench(name: str, family: str | None, ckpt_dir: str, replaced: str) -> tuple[nn.Module, str]:
-    """Return a model of the zoo and where its weights came from; ``replaced``: another file brings the weights.
+def load_from_robustbench(name: str, family: str, ckpt_dir: str) -> tuple[nn.Module, str]:
+    """Return a model of the zoo and where its weights came from: ``CKPT_DIR/<family>/corruptions/<name>.pt``.
 
     Note: the file is read with ``weights_only=True`` first, so that RobustBench's own ``torch.load`` meets nothing but
     tensors.
     """
-    if family is None:
-        raise UserError(
-            f"MODEL.ARCH = {name!r} is RobustBench's, which has no models for this data set: use another model"
-        )
-    standard = family == "imagenet" and name.startswith("Standard")
-    if replaced:
-        bare = untrained_of_robustbench(name, family)
-        if bare is None:
-            raise UserError(f"MODEL.CKPT_PATH cannot replace the weights of {name!r}: use its timm/NAME instead")
-        return bare, replaced
-    entry = _entries(family)[name]
-    path = checkpoint_path(name, family, ckpt_dir)
+    path = Path(ckpt_dir) / family / THREAT / f"{name}.pt"
     contents = {}
-    for gdrive_id, file in [] if standard else _files(entry["gdrive_id"], path):
+    for gdrive_id, file in [] if _is_torchvisions(name, family) else _files(_entries(family)[name]["gdrive_id"], path):
         if not file.is_file():
             _download(name, gdrive_id, file)
         contents[file] = read_checkpoint(file)
@@ -63,10 +45,16 @@ def load_from_robustbench(name: str, family: str | None, ckpt_dir: str, replaced
 
 def untrained_of_robustbench(name: str, family: str | None) -> nn.Module | None:
     """Return a model of the zoo with random weights; None where RobustBench builds it with its weights only."""
-    if family == "imagenet" and name.startswith("Standard"):
-        return _bare_resnet50()
+    if _is_torchvisions(name, family):
+        resnet50 = import_torchvision("torchvision.models").resnet50(weights=None)
+        return with_normalization(resnet50, IMAGENET_MEAN, IMAGENET_STD)
     entry = _entries(family).get(name) if family else None
     return entry["model"]() if entry and callable(entry["model"]) and entry["gdrive_id"] is not None else None
+
+
+def _is_torchvisions(name: str, family: str | None) -> bool:
+    """Tell ``Standard_R50``, whose weights RobustBench gets from torchvision."""
+    return family == "imagenet" and name.startswith("Standard")
 
 
 def _files(gdrive_id: str | list[str] | None, path: Path) -> list[tuple[str, Path]]:
@@ -102,13 +90,6 @@ def _bare(name: str) -> str:
     while name.startswith(("module.", "model.")):
         name = name.partition(".")[2]
     return name
-
-
-def _bare_resnet50() -> nn.Module:
-    """Return the network of ``Standard_R50``, which RobustBench cannot build without downloading its weights."""
-    return with_normalization(
-        import_torchvision("torchvision.models").resnet50(weights=None), IMAGENET_MEAN, IMAGENET_STD
-    )
 
 
 def _entries(family: str) -> dict[str, Any]:

@@ -281,32 +281,31 @@ def load_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> Loa
     ``torchvision/NAME`` and ``timm/NAME`` come from those libraries; other names are our architectures or, for a
     ``family`` (cifar10, cifar100, imagenet), RobustBench's models. ``MODEL.CKPT_PATH`` replaces the weights.
     """
-    check_arch(cfg.MODEL.ARCH, family)
     arch, path = cfg.MODEL.ARCH, cfg.MODEL.CKPT_PATH
-    architecture = find_architecture(arch)
-    if is_library_name(arch):
-        library, _, name = arch.partition("/")
-        model = load_from_library(arch, num_classes, pretrained=not path)
-        origin = path or f"the weights that {library} has for {name}"
-    elif architecture is not None:
-        if not path:
-            raise UserError(f"MODEL.ARCH = {arch!r} comes without weights: set MODEL.CKPT_PATH to a checkpoint of it")
-        model, origin = architecture(num_classes, cfg.MODEL), path
-    else:
-        model, origin = load_from_robustbench(arch, family, cfg.CKPT_DIR, path)
+    check_arch(arch, family)
     if path:
+        model, origin = untrained_model(cfg, num_classes, family), path
+        if model is None:
+            raise UserError(f"MODEL.CKPT_PATH cannot replace the weights of {arch!r}: use its timm/NAME instead")
         load_weights(inner_network(model), path)
-    return LoadedModel.of(model.to(resolve_device(cfg.DEVICE)), str(origin))
+    elif is_library_name(arch):
+        library, _, name = arch.partition("/")
+        model = load_from_library(arch, num_classes, pretrained=True)
+        origin = f"the weights that {library} has for {name}"
+    elif find_architecture(arch) is not None:
+        raise UserError(f"MODEL.ARCH = {arch!r} comes without weights: set MODEL.CKPT_PATH to a checkpoint of it")
+    else:
+        model, origin = load_from_robustbench(arch, str(family), cfg.CKPT_DIR)
+    return LoadedModel.of(model.to(resolve_device(cfg.DEVICE)), origin)
 
 
 def untrained_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> nn.Module | None:
     """Return the model that ``MODEL.ARCH`` names with random weights; None where RobustBench cannot build it so."""
     if is_library_name(cfg.MODEL.ARCH):
         return load_from_library(cfg.MODEL.ARCH, num_classes, pretrained=False)
-    architecture = find_architecture(cfg.MODEL.ARCH)
-    return (
-        untrained_of_robustbench(cfg.MODEL.ARCH, family) if not architecture else architecture(num_classes, cfg.MODEL)
-    )
+    if (architecture := find_architecture(cfg.MODEL.ARCH)) is not None:
+        return architecture(num_classes, cfg.MODEL)
+    return untrained_of_robustbench(cfg.MODEL.ARCH, family)
 
 
 def check_arch(arch: str, family: str | None) -> None:

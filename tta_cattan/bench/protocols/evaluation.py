@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tta_cattan.bench.data.stream import Stream
+from tta_cattan.methods.base import AdaptationMethod
 from tta_cattan.metrics import brier_scores, negative_log_likelihoods, reliability_bins
 from tta_cattan.util.errors import UserError
 
@@ -117,6 +120,15 @@ class Evaluation:
 
     def _column(self, place: int) -> Tensor:
         return torch.cat([part[place] for part in self._parts])
+
+
+def predict_all(method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None] = lambda: None) -> Evaluation:
+    """Predict a data set with the method as it is, without an update."""
+    evaluation = Evaluation()
+    for batch in stream:
+        evaluation.add(batch.indices, method.predict(batch.inputs), batch.labels)
+        on_batch()
+    return evaluation
 
 
 def count_correct(logits: Tensor, labels: Tensor) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tta_cattan.bench.data.stream import Stream, Unlabelled
-from tta_cattan.bench.protocols.evaluation import Evaluation, count_correct
+from tta_cattan.bench.protocols.evaluation import Evaluation, count_correct, predict_all
 from tta_cattan.methods.base import AdaptationMethod
 from tta_cattan.util.errors import UserError
 
@@ -34,11 +34,9 @@ def run_offline(
 
     Note: the last epoch is reported, never the best: choosing one would need labels.
     """
-    evaluation = Evaluation()
-    evaluation.epochs = adapt_offline(method, stream if adapt_to is None else adapt_to, epochs, on_batch)
-    for batch in stream:
-        evaluation.add(batch.indices, method.predict(batch.inputs), batch.labels)
-        on_batch()
+    epoch_accuracies = adapt_offline(method, stream if adapt_to is None else adapt_to, epochs, on_batch)
+    evaluation = predict_all(method, stream, on_batch)
+    evaluation.epochs = epoch_accuracies
     return evaluation
 
 

@@ -19,7 +19,7 @@ from yacs.config import CfgNode
 
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.stream import Stream
-from tta_cattan.bench.protocols.evaluation import Evaluation
+from tta_cattan.bench.protocols.evaluation import Evaluation, predict_all
 from tta_cattan.bench.protocols.one_domain import adapt_offline
 from tta_cattan.bench.results.store import Record
 from tta_cattan.methods.base import AdaptationMethod
@@ -139,10 +139,8 @@ class SourceRecovery(nn.Module):
     normalisation, ``source`` is the unadapted source model. A method that inserts nothing falls back to the source
     model either way.
 
-    Note: with ``statistics="batch"`` a bypassed sample is normalised by the statistics of its whole batch, source and
-    target samples alike: the gate chooses between the logits of two passes over the same batch, so no sample's logits
-    depend on which others were gated. The fall-back ``source`` uses the source model's running statistics and does not
-    depend on the batch at all.
+    Note: the gate chooses between the logits of two passes over the same batch, so no sample's logits depend on which
+    others were gated.
     """
 
     def __init__(
@@ -199,7 +197,8 @@ def adapt_hypotheses(
     doubtful: Stream | None = None
     while len(hypotheses) < k:
         if hypotheses:
-            confidence = _confidence(hypotheses[-1], stream, on_batch)
+            last = predict_all(hypotheses[-1], stream, on_batch)
+            confidence = last.confidence[last.index.argsort()]  # in the order of the data set
             doubtful = stream.restricted(least_confident(confidence, fraction))
         method = make()
         if method.optimizer is None:
@@ -223,17 +222,6 @@ def _check_fraction(method: AdaptationMethod, n: int, fraction: float) -> None:
             f"RECOVERY.FRACTION = {fraction:.3g} leaves {left} of {n} samples for the next subspace, too few for "
             f"{d} directions: raise the fraction, lower the method's D, or give more samples"
         )
-
-
-def _confidence(method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None]) -> Tensor:
-    """Return a method's confidence in each sample, by its index in the data set."""
-    evaluation = Evaluation()
-    for batch in stream:
-        evaluation.add(batch.indices, method.predict(batch.inputs), batch.labels)
-        on_batch()
-    confidence = torch.empty(len(evaluation.index))
-    confidence[evaluation.index] = evaluation.confidence
-    return confidence
 
 
 def half_and_half(source: Dataset, target: Dataset, seed: int) -> tuple[Dataset, Tensor]:

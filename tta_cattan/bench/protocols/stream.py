@@ -15,7 +15,7 @@ from torch import Tensor
 from tta_cattan.bench.data.domain_stream import DomainStream
 from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.data.stream_plan import StreamPlan
-from tta_cattan.bench.protocols.evaluation import Evaluation, count_correct
+from tta_cattan.bench.protocols.evaluation import Evaluation, predict_all
 from tta_cattan.methods.base import AdaptationMethod
 from tta_cattan.monitor import Monitor, Reading, Tap
 from tta_cattan.util.errors import UserError
@@ -78,9 +78,9 @@ class StreamEvaluation(Evaluation):
         return {**self.columns(), "visit": self.plan.visit.astype("int32")}
 
 
-def window_counts(correct: Tensor, size: int = WINDOW) -> tuple[list[int], list[int]]:
+def window_counts(correct: Tensor) -> tuple[list[int], list[int]]:
     """Return the right predictions and the samples of each window; the last may be short."""
-    windows = correct.split(size)
+    windows = correct.split(WINDOW)
     return [int(window.sum()) for window in windows], [len(window) for window in windows]
 
 
@@ -128,11 +128,7 @@ def accuracy_without_updates(
     method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None] = lambda: None
 ) -> float:
     """Return the accuracy on a data set of the method as it is."""
-    right = 0
-    for batch in stream:
-        right += count_correct(method.predict(batch.inputs), batch.labels)
-        on_batch()
-    return right / len(stream.dataset)
+    return predict_all(method, stream, on_batch).correct.double().mean().item()
 
 
 def _save(

@@ -22,7 +22,6 @@ from tta_cattan.config import (
     load_cfg,
     method_keys,
     own_keys,
-    setting_name,
     shared_keys,
 )
 from tta_cattan.config.declared import SHARED
@@ -208,12 +207,12 @@ def cell_fingerprint(
 
 def is_stream(cfg: CfgNode) -> bool:
     """Whether all domains are one stream, and one cell."""
-    return setting_name(cfg.SETTING) != RESET_EACH_SHIFT
+    return cfg.SETTING != RESET_EACH_SHIFT
 
 
 def protocol_name(cfg: CfgNode) -> str:
     """Return the name of how the data is seen: the setting of a stream, or the protocol."""
-    return setting_name(cfg.SETTING) if is_stream(cfg) else cfg.TEST.PROTOCOL
+    return cfg.SETTING if is_stream(cfg) else cfg.TEST.PROTOCOL
 
 
 def seeds(cfg: CfgNode) -> list[int]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +104,10 @@ def train_source(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
 
 def trained_path(cfg: CfgNode, benchmark: Benchmark) -> Path:
     """Return the file of the trained source model: ``CKPT_DIR/<benchmark>/<source>-<arch>-<fingerprint>``."""
-    stamp = sha256_text(json.dumps(describe_training(cfg, benchmark), sort_keys=True))[:12]
-    return Path(cfg.CKPT_DIR) / benchmark.name / f"{_stem(cfg, benchmark)}-{stamp}.safetensors"
+    training = describe_training(cfg, benchmark)
+    stamp = sha256_text(json.dumps(training, sort_keys=True))[:12]
+    stem = re.sub("[/ ]", "_", f"{training['data'].get('name', 'source')}-{cfg.MODEL.ARCH}")
+    return Path(cfg.CKPT_DIR) / benchmark.name / f"{stem}-{stamp}.safetensors"
 
 
 def describe_training(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
@@ -131,11 +134,6 @@ def _trained_architecture(cfg: CfgNode) -> Architecture | None:
     """Return the architecture if it is trained on source data and no checkpoint replaces its weights."""
     found = None if cfg.MODEL.CKPT_PATH else find_architecture(cfg.MODEL.ARCH)
     return found if found is not None and (found.trained_here or found.trained_apart) else None
-
-
-def _stem(cfg: CfgNode, benchmark: Benchmark) -> str:
-    name = f"{benchmark.describe_source().get('name', 'source')}-{cfg.MODEL.ARCH}"
-    return name.replace("/", "_").replace(" ", "_")
 
 
 def _metadata(path: Path) -> dict[str, str]:
@@ -167,19 +165,8 @@ class Recipe:
 
     @classmethod
     def of(cls, cfg: CfgNode) -> Recipe:
-        node = cfg.SOURCE
-        return cls(
-            epochs=node.EPOCHS,
-            lr=node.LR,
-            backbone_lr=node.BACKBONE_LR,
-            batch_size=node.BATCH_SIZE,
-            weight_decay=node.WD,
-            schedule=node.SCHEDULE,
-            label_smoothing=node.LABEL_SMOOTHING,
-            validation=node.VALIDATION,
-            seed=cfg.RNG_SEED,
-            mixed_precision=node.MIXED_PRECISION,
-        )
+        keys = {**cfg.SOURCE, "WEIGHT_DECAY": cfg.SOURCE.WD, "SEED": cfg.RNG_SEED}
+        return cls(**{field.name: keys[field.name.upper()] for field in fields(cls)})
 
     def optimizer(self, model: nn.Module) -> torch.optim.SGD:
         """Return SGD with Nesterov momentum; a ``backbone`` has its own learning rate."""

@@ -22,7 +22,7 @@ from PIL import Image
 from tta_cattan.bench.data.corruptions import corrupt_batch, corruption, image_rng
 from tta_cattan.bench.data.corruptions.strengths import TableName
 from tta_cattan.bench.data.datasets import check_images, read_npz
-from tta_cattan.bench.data.image_files import read_rgb
+from tta_cattan.bench.data.image_files import EXTENSIONS, read_rgb
 from tta_cattan.util.door import open_npy, read_json
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path, save_array, sha256_file, write_text
@@ -31,7 +31,6 @@ from tta_cattan.util.progress import progress
 T = TypeVar("T")
 
 RECIPE_FILE = "corruptions.json"
-_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 _MOST_CLASSES = 256  # labels.npy is uint8
 _JPEG_QUALITY = 85  # ImageNet-C's files are stored with it
 CIFAR_ROWS = 10000  # per severity in CIFAR-C's files; other frameworks' loaders count on it
@@ -55,9 +54,9 @@ class Task:
 
 def corrupt_folder(images: Path, out: Path, task: Task) -> tuple[int, int]:
     """Write ``out/<corruption>/<severity>/<class>/<image>.JPEG`` for each ``<class>/<image>``; return (made, kept)."""
-    files = sorted(path for path in images.glob("*/*") if path.suffix.lower() in _EXTENSIONS)
+    files = sorted(path for path in images.glob("*/*") if path.suffix.lower() in EXTENSIONS)
     if not files:
-        raise UserError(f"{images} holds no <class>/<image> files ({', '.join(_EXTENSIONS)})")
+        raise UserError(f"{images} holds no <class>/<image> files ({', '.join(EXTENSIONS)})")
     _refuse_same_stems(files)
     ends = [file.relative_to(images).with_suffix(".JPEG") for file in (files[0], files[-1])]
     there = [out / c / str(s) / end for c in task.corruptions for s in task.severities for end in ends]
