@@ -28,6 +28,7 @@ Fitted = TypeVar("Fitted", bound=Any)  # it has ``provenance``
 # Rows gathered before they are added to the float64 sums, at least and per feature: with fewer the D x D additions
 # would cost as much as the products, and with more the rows would need more memory than the sums.
 _ROWS, _ROWS_PER_FEATURE = 1024, 4
+_ROWS_OF_SUMS = 256  # of the triangle, added at a time
 _ROWS_IN_CACHE = 512  # of one product on the CPU: its centred copy is read again before it leaves the cache
 
 
@@ -89,13 +90,16 @@ class FeatureMoments:
         self._waiting, self._n_waiting = [], 0
         mean = rows.mean(0)
         products, rest = _centred_products(rows, mean)
-        self.scatter += products
-        # The mean was rounded to the rows' dtype; what is left of it is put back.
-        self.scatter.addr_(rest, rest, alpha=-len(rows))
-        # Chan's formula: the scatter gets what lies between the two means.
+        for first in range(0, self.dim, _ROWS_OF_SUMS):
+            upper = slice(first, first + _ROWS_OF_SUMS), slice(first, None)
+            self.scatter[upper].add_(products[upper])
+        # The mean was rounded to the rows' dtype: what is left of it is put back. By Chan's formula the scatter gets
+        # what lies between the two means.
         total = self.count + len(rows)
         shift = mean.double() + rest - self.mean
-        self.scatter.addr_(shift, shift, alpha=self.count * len(rows) / total)
+        both = torch.stack([rest, shift])
+        weights = both.new_tensor([-len(rows), self.count * len(rows) / total])
+        self.scatter.addmm_(both.T * weights, both)
         self.mean += shift * (len(rows) / total)
         self.count = total
 
