@@ -116,6 +116,23 @@ def test_a_batch_of_another_form_is_refused():
             verb(x.numpy())
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@each_method
+def test_one_image_is_no_batch(name, channels):
+    net = network()
+    if channels == 1:  # the image looks like a batch of one
+        net.conv1 = nn.Conv2d(1, 6, 3, 2, 1)
+    image, method = images(1, 1)[0, :channels], ADAPTATION_REGISTRY.get(name)(copy.deepcopy(net))
+    for verb in (method, method.predict):
+        with pytest.raises(UserError, match=rf"shape \({channels}, 8, 8\).*x\[None\]"):
+            verb(image)
+    with pytest.raises(UserError, match=r"x\[None\]"):
+        ADAPTATION_REGISTRY.get(name)(copy.deepcopy(net), mirror=True)(image)
+    with pytest.raises(UserError, match=r"x\[None\]"):
+        fit_source(net, [image])
+    assert method(image[None]).shape == (1, N_CLASSES)
+
+
 @pytest.mark.parametrize("layer", [None, "conv2"])
 def test_fit_source_is_a_fit_to_what_the_network_makes_of_the_images(layer):
     net = network().train()
@@ -266,7 +283,7 @@ def test_what_is_not_logits_is_refused_in_one_line(name, kind):
     returns, words = OUTPUTS[kind]
     method = ADAPTATION_REGISTRY.get(name)(Other(returns))
     for verb in (method.predict, method):
-        with pytest.raises(UserError, match=rf"of {words}: adaptation needs logits of shape \(8, classes\)") as caught:
+        with pytest.raises(UserError, match=rf"of {words}: logits of shape \(8, classes\) are needed") as caught:
             verb(images(8, 1))
         assert "\n" not in str(caught.value)
 

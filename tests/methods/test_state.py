@@ -101,6 +101,9 @@ def test_unknown_objects_are_neither_packed_nor_built():
         pack({"a": object()})
     with pytest.raises(UserError, match="the state holds a 'Popen'"):
         unpack({"kind": "Popen", "items": {}})
+    for other in ({"a": 1}, object()):
+        with pytest.raises(UserError, match="where state_dict"):
+            unpack(other)
     nested = {"a": [1, (2.5, None)], 3: torch.arange(3)}
     back = unpack(pack(nested))
     assert back["a"] == [1, (2.5, None)] and torch.equal(back[3], nested[3])

@@ -28,8 +28,8 @@ from tta_cattan.network.normalization import (
     use_statistics,
 )
 from tta_cattan.network.ownership import mark_wrapped, plain_copy, require_adaptable, require_plain
-from tta_cattan.util.batches import require_batch
-from tta_cattan.util.errors import UserError, first_line
+from tta_cattan.util.batches import refusing_one_image, require_batch
+from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import Keyed, above, at_least, key, one_of, within
 from tta_cattan.util.registry import Registry
 from tta_cattan.util.state import pack, unpack
@@ -290,16 +290,12 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         adapting = adapting and not (single and self.statistics == "running")
         use_statistics(self.statistics_layers, self.statistics, adapting)
         notes: Notes = {}
-        with torch.autocast(x.device.type, torch.bfloat16) if self.mixed_precision else nullcontext():
+        precision = torch.autocast(x.device.type, torch.bfloat16) if self.mixed_precision else nullcontext()
+        with refusing_one_image(x), precision:
             try:
                 with self._normalizing(single) as notes:
                     logits = self.model(x)
             except (ValueError, RuntimeError) as error:
-                if x.ndim == 3 and not single:
-                    raise UserError(
-                        f"the network cannot take inputs of shape {tuple(x.shape)} ({first_line(error)}): give one "
-                        "image as a batch of one, x[None]"
-                    ) from error
                 if not single or "more than 1 value per channel" not in str(error):
                     raise
                 use_statistics(self.statistics_layers, "source", adapting)
@@ -590,8 +586,8 @@ def require_logits(output: object, n: int) -> None:
         return
     found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
     raise UserError(
-        f"the network's output for {n} samples is of {found}: adaptation needs logits of shape ({n}, classes); wrap "
-        "the network in a module that returns them alone"
+        f"the network's output for {n} samples is of {found}: logits of shape ({n}, classes) are needed; wrap the "
+        "network in a module that returns them alone"
     )
 
 

@@ -14,6 +14,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
+from tta_cattan.util.batches import refusing_one_image
 from tta_cattan.util.errors import UserError, nearest
 
 _SET_KEY = "name the linear layer with classifier= (MODEL.CLASSIFIER)"
@@ -279,7 +280,7 @@ def iterate_features(
     model.eval()
     place = find_layer(model, layer) if layer else model.get_submodule(classifier)
     for x in inputs:
-        with watched(place) as calls:
+        with watched(place) as calls, refusing_one_image(x):
             output = model(x)
         if layer:
             z = only_call(calls, layer).output
