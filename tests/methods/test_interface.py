@@ -286,6 +286,8 @@ def test_what_is_not_logits_is_refused_in_one_line(name, kind):
         with pytest.raises(UserError, match=rf"of {words}: logits of shape \(8, classes\) are needed") as caught:
             verb(images(8, 1))
         assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=rf"of {words}: logits of shape"):
+        fit_source(Other(returns), [images(8, 1)])
 
 
 class Cosine(nn.Module):

@@ -17,7 +17,15 @@ from tta_cattan.methods.safety import REACTIONS, Safety, all_finite, in_range
 from tta_cattan.methods.streams import DEFAULT, Streams
 from tta_cattan.methods.target import Target
 from tta_cattan.network.inputs import mean_prediction, with_mirror_images
-from tta_cattan.network.layers import Call, find_classifier, only_call, replace_module, watched
+from tta_cattan.network.layers import (
+    Call,
+    effective_linear,
+    find_classifier,
+    only_call,
+    replace_module,
+    require_logits,
+    watched,
+)
 from tta_cattan.network.normalization import (
     STATISTICS,
     Notes,
@@ -470,9 +478,13 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
                 "with MIRROR (mirror=True) a prediction is the mean of two passes, which no source architecture makes; "
                 "adapt without it"
             )
-        if self.classes and self.network.get_submodule(self.classifier).bias is None:
-            return "CLASSES (classes=True) needs a bias in the classifier; adapt without it"
-        return ""
+        if not self.classes:
+            return ""
+        try:
+            _, bias = effective_linear(self.network.get_submodule(self.classifier))
+        except UserError:
+            bias = None
+        return "CLASSES (classes=True) needs a linear classifier with a bias; adapt without it" if bias is None else ""
 
     @contextmanager
     def stream(self, name: str) -> Iterator[AdaptationMethod]:
@@ -578,17 +590,6 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
     def identity(cls, cfg: CfgNode) -> str:
         """Return what decides a result besides the config and the versions; '' = nothing."""
         return ""
-
-
-def require_logits(output: object, n: int) -> None:
-    """Refuse a network whose output is not N x C logits."""
-    if isinstance(output, Tensor) and output.ndim == 2 and len(output) == n:
-        return
-    found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
-    raise UserError(
-        f"the network's output for {n} samples is of {found}: logits of shape ({n}, classes) are needed; wrap the "
-        "network in a module that returns them alone"
-    )
 
 
 def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from tta_cattan.alignment.aligned import AlignedHead
 from tta_cattan.methods import AdaptationMethod
-from tta_cattan.methods.base import require_logits
 from tta_cattan.methods.guard import Lock
 from tta_cattan.methods.safety import Collapse
 from tta_cattan.monitor.estimate import Calibration, Estimate, Reference, mean_shift
-from tta_cattan.network.layers import channel_place, find_classifier, find_layer, watched
+from tta_cattan.network.layers import channel_place, find_classifier, find_layer, require_logits, watched
 from tta_cattan.util.batches import refusing_one_image, require_batch
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.keys import Key, at_least, key, one_of
