@@ -525,10 +525,13 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         own: dict[str, Any] = {"target": self.target, "safety": self.safety, "optimizer": optimizer}
         if self.streams.present == DEFAULT:
             own |= {"source": self._source_state, "streams": self.streams.states(self)}
-        return pack(own)
+        return {"method": type(self).__name__, **pack(own)}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Keep the state until the model's own parameters are loaded."""
+        """Keep the state until the model's own parameters are loaded; refuse another method's before they are."""
+        own = type(self).__name__
+        if state.get("method", own) != own:
+            raise UserError(f"the state is of {state['method']}, and this is {own}: load it into its own method")
         self._loaded = state
 
     def state_loaded(self) -> None:
