@@ -79,6 +79,8 @@ def test_prepare_takes_what_people_have(form, name):
     expected.prepare(target_batches())
     method.prepare(LOADERS[form](x))
     assert torch.equal(method.predict(x), expected.predict(x))
+    method.prepare(batches=LOADERS[form](x))
+    assert torch.equal(method.predict(x), expected.predict(x))
     if form == "a generator" and method.classes:
         with pytest.raises(UserError, match="an iterator gives them once"):
             method.finish(LOADERS[form](x))
@@ -116,6 +118,10 @@ def test_a_batch_of_another_form_is_refused():
             verb(x.numpy())
 
 
+def fails(_, args):
+    assert args[0].ndim == 4, "expected 4 dimensions"  # as timm's layers say it
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 @each_method
 def test_one_image_is_no_batch(name, channels):
@@ -130,6 +136,9 @@ def test_one_image_is_no_batch(name, channels):
         ADAPTATION_REGISTRY.get(name)(copy.deepcopy(net), mirror=True)(image)
     with pytest.raises(UserError, match=r"x\[None\]"):
         fit_source(net, [image])
+    method.model.register_forward_pre_hook(fails)
+    with pytest.raises(UserError, match=r"expected 4 dimensions.*x\[None\]"):
+        method(image)
     assert method(image[None]).shape == (1, N_CLASSES)
 
 
