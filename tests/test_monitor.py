@@ -6,6 +6,8 @@ import copy
 import io
 import logging
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -299,6 +301,52 @@ def test_clean_digits_raise_no_alarm():
     assert "drift" in events
 
 
+class Two(Network):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x), x
+
+
+class Unused(Network):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(D, CLASSES)
+
+
+def watched_images() -> nn.Module:
+    return monitor().watch(nn.Sequential(nn.Conv2d(3, D, 3), nn.BatchNorm2d(D), nn.Flatten(), nn.Linear(36 * D, 4)))
+
+
+def test_a_frozen_network_that_adapts_too_is_refused():
+    network = Network().eval()
+    method = Tent(network)
+    for frozen in (network, method):
+        with pytest.raises(UserError, match="frozen shares layers with the model"):
+            monitor().watch(method, frozen=frozen)
+        with pytest.raises(UserError, match="frozen shares layers with the model"):
+            Monitor.fit(method, batches(200, 1), frozen=frozen)
+
+
+def test_a_refused_fit_leaves_the_method_as_it_was():
+    method = Tent(Network(), lr=0.1)
+    before = copy.deepcopy(method.model.state_dict())
+    with pytest.raises(UserError, match="batches of"):
+        Monitor.fit(method, [*batches(100, 1), torch.zeros(8, D)])
+    assert all(torch.equal(value, before[name]) for name, value in method.model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [Network, lambda: Tent(Network(), lr=0.0)])
+def test_threads_share_a_watched_network(kind):
+    model = kind().eval()
+    watched = fitted(model).watch(model)
+    model.register_forward_hook(lambda *_: time.sleep(0.005))  # the other threads' turn, before the features are read
+    stream = [x[: 20 + n] for n, (x, _) in enumerate(batches(1000, 1))]  # features of another batch do not fit
+    expected = [model(x) for x in stream]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(watched, stream))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert watched.reading.seen == sum(len(x) for x in stream)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -314,6 +362,18 @@ def test_clean_digits_raise_no_alarm():
         (lambda: Monitor.fit(Network(), [(torch.zeros(8, D), torch.zeros(8, CLASSES))]), "one class number per input"),
         (lambda: Monitor.fit(nn.Sequential(nn.BatchNorm1d(D)), batches(100, 1)), "name a layer with layer="),
         (lambda: Monitor.fit(Network(), batches(20, 1), d=6), "at least 24"),
+        (lambda: Monitor.fit(Network(), [(x, y + 1) for x, y in batches(100, 1)]), "the network has 4 classes"),
+        (lambda: Monitor.fit(Network(), [(x, y - 1) for x, y in batches(100, 1)]), "labels lie in -1..2"),
+        (lambda: Monitor.fit(Network, batches(100, 1)), "give a torch.nn.Module"),
+        (lambda: Monitor.fit(Network(), batches(100, 1), frozen="net"), "frozen = 'net'"),
+        (lambda: Monitor.fit(Network(), batches(100, 1), frozen=nn.Linear(D, 3)), "has 3 classes"),
+        (lambda: Monitor.fit(Two(), batches(100, 1)), "of type tuple"),
+        (lambda: Monitor.fit(Network(), batches(100, 1), frozen=Two()), "of type tuple"),
+        (lambda: monitor(callback="mail"), "callback = 'mail'"),
+        (lambda: Monitor.fit(Network(), [], on_drift="mail"), "on_drift = 'mail'"),
+        (lambda: monitor().watch(nn.Sequential(Network(), nn.Identity()), layer="1")(torch.zeros(0, D)), "empty batch"),
+        (lambda: monitor().watch(Unused())(torch.zeros(8, D)), "does not call its last linear layer"),
+        (lambda: watched_images()(torch.zeros(3, 8, 8)), "x[None]"),
     ],
 )
 def test_mistakes_are_refused(make, words):

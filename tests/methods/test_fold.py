@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from small_networks import FEATURES, build, network, run, target_batches
 from torch import nn
 
@@ -68,12 +69,14 @@ def test_a_head_without_bias_keeps_none():
 
 
 def test_what_cannot_be_folded_says_so_before_adaptation():
-    bare = network(bias=False)
+    bare, cosine = network(bias=False), network()
+    cosine.fc.register_forward_pre_hook(lambda _, args: F.normalize(args[0]))
     for method, reason in (
         (build("ip"), "input transformation"),
         (build("cattan_plus", mirror=True), "mirror=True"),
         (build("cattan", bare, centering="shift"), "needs a bias"),
         (build("cattan_plus", bare), "classes=True"),
+        (build("cattan_plus", cosine), "classes=True"),
         (build("cattan", layer="norm2", source_subspace=None), "shows the first batch"),
     ):
         assert reason in method.unfoldable

@@ -79,6 +79,8 @@ def test_prepare_takes_what_people_have(form, name):
     expected.prepare(target_batches())
     method.prepare(LOADERS[form](x))
     assert torch.equal(method.predict(x), expected.predict(x))
+    method.prepare(batches=LOADERS[form](x))
+    assert torch.equal(method.predict(x), expected.predict(x))
     if form == "a generator" and method.classes:
         with pytest.raises(UserError, match="an iterator gives them once"):
             method.finish(LOADERS[form](x))
@@ -114,6 +116,30 @@ def test_a_batch_of_another_form_is_refused():
             verb(x[:0])
         with pytest.raises(UserError, match="is a ndarray"):
             verb(x.numpy())
+
+
+def fails(_, args):
+    assert args[0].ndim == 4, "expected 4 dimensions"  # as timm's layers say it
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@each_method
+def test_one_image_is_no_batch(name, channels):
+    net = network()
+    if channels == 1:  # the image looks like a batch of one
+        net.conv1 = nn.Conv2d(1, 6, 3, 2, 1)
+    image, method = images(1, 1)[0, :channels], ADAPTATION_REGISTRY.get(name)(copy.deepcopy(net))
+    for verb in (method, method.predict):
+        with pytest.raises(UserError, match=rf"shape \({channels}, 8, 8\).*x\[None\]"):
+            verb(image)
+    with pytest.raises(UserError, match=r"x\[None\]"):
+        ADAPTATION_REGISTRY.get(name)(copy.deepcopy(net), mirror=True)(image)
+    with pytest.raises(UserError, match=r"x\[None\]"):
+        fit_source(net, [image])
+    method.model.register_forward_pre_hook(fails)
+    with pytest.raises(UserError, match=r"expected 4 dimensions.*x\[None\]"):
+        method(image)
+    assert method(image[None]).shape == (1, N_CLASSES)
 
 
 @pytest.mark.parametrize("layer", [None, "conv2"])
@@ -266,9 +292,11 @@ def test_what_is_not_logits_is_refused_in_one_line(name, kind):
     returns, words = OUTPUTS[kind]
     method = ADAPTATION_REGISTRY.get(name)(Other(returns))
     for verb in (method.predict, method):
-        with pytest.raises(UserError, match=rf"of {words}: adaptation needs logits of shape \(8, classes\)") as caught:
+        with pytest.raises(UserError, match=rf"of {words}: logits of shape \(8, classes\) are needed") as caught:
             verb(images(8, 1))
         assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=rf"of {words}: logits of shape"):
+        fit_source(Other(returns), [images(8, 1)])
 
 
 class Cosine(nn.Module):

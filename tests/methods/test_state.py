@@ -6,7 +6,7 @@ import io
 
 import pytest
 import torch
-from small_networks import build, images, network, run, target_batches
+from small_networks import assert_same_state, build, images, network, run, snapshot, target_batches
 
 from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.util.errors import UserError
@@ -87,6 +87,17 @@ def test_a_state_brings_its_network_along(name):
     assert torch.equal(method(images(8, 1)), other(images(8, 1)))
 
 
+@pytest.mark.parametrize(("name", "other"), [("tent", "cattan_plus"), ("cattan_plus", "tent"), ("norm", "shot")])
+def test_the_state_of_another_method_is_refused_and_changes_nothing(name, other):
+    writer, method = build(name), build(other, network(seed=4))
+    writer(images(8, 1))
+    before = snapshot(method)
+    with pytest.raises(UserError, match=f"state is of {type(writer).__name__}, and this is {type(method).__name__}:"):
+        method.load_state_dict(through_a_file(writer.state_dict()))
+    assert_same_state(before, snapshot(method))
+    assert torch.isfinite(method(images(8, 2))).all()
+
+
 def test_the_state_of_the_network_alone_restarts_the_rest():
     method, other = build("tent", network()), build("tent", network())
     method(images(8, 1))
@@ -101,6 +112,9 @@ def test_unknown_objects_are_neither_packed_nor_built():
         pack({"a": object()})
     with pytest.raises(UserError, match="the state holds a 'Popen'"):
         unpack({"kind": "Popen", "items": {}})
+    for other in ({"a": 1}, object()):
+        with pytest.raises(UserError, match="where state_dict"):
+            unpack(other)
     nested = {"a": [1, (2.5, None)], 3: torch.arange(3)}
     back = unpack(pack(nested))
     assert back["a"] == [1, (2.5, None)] and torch.equal(back[3], nested[3])

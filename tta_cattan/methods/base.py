@@ -17,7 +17,15 @@ from tta_cattan.methods.safety import REACTIONS, Safety, all_finite, in_range
 from tta_cattan.methods.streams import DEFAULT, Streams
 from tta_cattan.methods.target import Target
 from tta_cattan.network.inputs import mean_prediction, with_mirror_images
-from tta_cattan.network.layers import Call, find_classifier, only_call, replace_module, watched
+from tta_cattan.network.layers import (
+    Call,
+    effective_linear,
+    find_classifier,
+    only_call,
+    replace_module,
+    require_logits,
+    watched,
+)
 from tta_cattan.network.normalization import (
     STATISTICS,
     Notes,
@@ -28,8 +36,8 @@ from tta_cattan.network.normalization import (
     use_statistics,
 )
 from tta_cattan.network.ownership import mark_wrapped, plain_copy, require_adaptable, require_plain
-from tta_cattan.util.batches import require_batch
-from tta_cattan.util.errors import UserError, first_line
+from tta_cattan.util.batches import refusing_one_image, require_batch
+from tta_cattan.util.errors import UserError
 from tta_cattan.util.keys import Keyed, above, at_least, key, one_of, within
 from tta_cattan.util.registry import Registry
 from tta_cattan.util.state import pack, unpack
@@ -290,16 +298,12 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         adapting = adapting and not (single and self.statistics == "running")
         use_statistics(self.statistics_layers, self.statistics, adapting)
         notes: Notes = {}
-        with torch.autocast(x.device.type, torch.bfloat16) if self.mixed_precision else nullcontext():
+        precision = torch.autocast(x.device.type, torch.bfloat16) if self.mixed_precision else nullcontext()
+        with refusing_one_image(x), precision:
             try:
                 with self._normalizing(single) as notes:
                     logits = self.model(x)
             except (ValueError, RuntimeError) as error:
-                if x.ndim == 3 and not single:
-                    raise UserError(
-                        f"the network cannot take inputs of shape {tuple(x.shape)} ({first_line(error)}): give one "
-                        "image as a batch of one, x[None]"
-                    ) from error
                 if not single or "more than 1 value per channel" not in str(error):
                     raise
                 use_statistics(self.statistics_layers, "source", adapting)
@@ -474,9 +478,13 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
                 "with MIRROR (mirror=True) a prediction is the mean of two passes, which no source architecture makes; "
                 "adapt without it"
             )
-        if self.classes and self.network.get_submodule(self.classifier).bias is None:
-            return "CLASSES (classes=True) needs a bias in the classifier; adapt without it"
-        return ""
+        if not self.classes:
+            return ""
+        try:
+            _, bias = effective_linear(self.network.get_submodule(self.classifier))
+        except UserError:
+            bias = None
+        return "CLASSES (classes=True) needs a linear classifier with a bias; adapt without it" if bias is None else ""
 
     @contextmanager
     def stream(self, name: str) -> Iterator[AdaptationMethod]:
@@ -517,10 +525,13 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         own: dict[str, Any] = {"target": self.target, "safety": self.safety, "optimizer": optimizer}
         if self.streams.present == DEFAULT:
             own |= {"source": self._source_state, "streams": self.streams.states(self)}
-        return pack(own)
+        return {"method": type(self).__name__, **pack(own)}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Keep the state until the model's own parameters are loaded."""
+        """Keep the state until the model's own parameters are loaded; refuse another method's before they are."""
+        own = type(self).__name__
+        if state.get("method", own) != own:
+            raise UserError(f"the state is of {state['method']}, and this is {own}: load it into its own method")
         self._loaded = state
 
     def state_loaded(self) -> None:
@@ -582,17 +593,6 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
     def identity(cls, cfg: CfgNode) -> str:
         """Return what decides a result besides the config and the versions; '' = nothing."""
         return ""
-
-
-def require_logits(output: object, n: int) -> None:
-    """Refuse a network whose output is not N x C logits."""
-    if isinstance(output, Tensor) and output.ndim == 2 and len(output) == n:
-        return
-    found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
-    raise UserError(
-        f"the network's output for {n} samples is of {found}: adaptation needs logits of shape ({n}, classes); wrap "
-        "the network in a module that returns them alone"
-    )
 
 
 def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -58,6 +58,8 @@ def _guarded(verb: Callable[..., Any], reads: bool) -> Callable[..., Any]:
 
     @functools.wraps(verb)
     def alone(self: Any, *args: Any, **options: Any) -> Any:
+        if reads and "batches" in options:
+            args = (options.pop("batches"), *args)
         if reads and args and not isinstance(args[0], ReadBatches):
             args = (ReadBatches(args[0], self.device), *args[1:])
         with self.lock:

@@ -33,7 +33,7 @@ class InputTransform(nn.Module):
         if x.ndim != 4 or x.shape[1] != len(self.gamma):
             raise UserError(
                 f"IP transforms images of shape (batch, {len(self.gamma)}, height, width), and these have shape "
-                f"{tuple(x.shape)}: choose another method for features or point clouds"
+                f"{tuple(x.shape)}: give one image as x[None], and choose another method for features or point clouds"
             )
         return self.gamma * (self.tau * x + (1 - self.tau) * self.residual(x)) + self.beta
 

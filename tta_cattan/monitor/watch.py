@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from tta_cattan.alignment.aligned import AlignedHead
 from tta_cattan.methods import AdaptationMethod
+from tta_cattan.methods.guard import Lock
 from tta_cattan.methods.safety import Collapse
 from tta_cattan.monitor.estimate import Calibration, Estimate, Reference, mean_shift
-from tta_cattan.network.layers import channel_place, find_classifier, find_layer, watched
+from tta_cattan.network.layers import channel_place, find_classifier, find_layer, require_logits, watched
+from tta_cattan.util.batches import refusing_one_image, require_batch
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.keys import Key, at_least, key, one_of
 from tta_cattan.util.state import pack, stateful, unpack
@@ -90,14 +92,21 @@ class Monitor:
             raise UserError(
                 f"reference is a {type(reference).__name__}: make one with Monitor.fit(model, clean_batches)"
             )
-        for name in options:
-            if name not in self.keys:
-                raise UserError(f"Monitor has no option {name!r}.{nearest(name, self.keys)}")
-        for name, declared in self.keys.items():
-            setattr(self, name, declared.accept(name, options.get(name, declared.default)))
+        for name, value in self._accepted(options).items():
+            setattr(self, name, value)
+        if callback is not None and not callable(callback):
+            raise UserError(f"callback = {str(callback)[:60]!r}: give a function of (event, reading)")
         self.reference, self.callback = reference, callback
         self._past = _Past()
         self.reading: Reading | None = None  # the last one
+
+    @classmethod
+    def _accepted(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the value of every key: the given one, checked, or the default."""
+        for name in options:
+            if name not in cls.keys:
+                raise UserError(f"Monitor has no option {name!r}.{nearest(name, cls.keys)}")
+        return {name: one.accept(name, options.get(name, one.default)) for name, one in cls.keys.items()}
 
     @classmethod
     def fit(
@@ -108,6 +117,7 @@ class Monitor:
         frozen: nn.Module | None = None,
         layer: str = "",
         d: int = 16,
+        callback: Callable[[str, Reading], None] | None = None,
         **options: Any,
     ) -> Monitor:
         """Return a monitor of ``model`` from (inputs, labels) without shift, that it was not trained on.
@@ -118,17 +128,22 @@ class Monitor:
         other, as it will on the stream, and is reset at the end; with ``without_drift="predict"`` it only predicts the
         clean one.
         """
-        window = cls.keys["window"].accept("window", options.get("window", cls.keys["window"].default))
-        tap = Tap(model.eval(), layer)
-        quiet = isinstance(model, AdaptationMethod) and options.get("without_drift") == "predict"
-        sets = [_outputs(tap, model.predict if quiet else model, frozen, batches)]
-        sets += [_outputs(tap, model, frozen, shift) for shift in shifts]
-        if isinstance(model, AdaptationMethod):
-            model.reset()
+        accepted = cls._accepted(options)
+        window = accepted["window"]
+        _require_apart(model, frozen)
+        tap = Tap(model, layer)
+        model.eval()
+        quiet = isinstance(model, AdaptationMethod) and accepted["without_drift"] == "predict"
+        try:
+            sets = [_outputs(tap, model.predict if quiet else model, frozen, batches)]
+            sets += [_outputs(tap, model, frozen, shift) for shift in shifts]
+        finally:
+            if isinstance(model, AdaptationMethod):
+                model.reset()
         features = sets[0][0]
         own = Calibration.of([(logits, labels) for _, logits, _, labels in sets], window)
         other = None if frozen is None else Calibration.of([(logits, labels) for _, _, logits, labels in sets], window)
-        return cls(Reference.of(features, own, other, min(d, features.shape[1]), window), **options)
+        return cls(Reference.of(features, own, other, min(d, features.shape[1]), window), callback, **options)
 
     def restart(self) -> None:
         """Forget the last samples: those to come are of another stream, or of a network that was reset."""
@@ -144,6 +159,8 @@ class Monitor:
                 f"logits of shape {tuple(logits.shape)} and features of shape {tuple(features.shape)}: the reference "
                 f"is of {classes} classes and {reference.subspace.dim} features"
             )
+        if frozen is not None:
+            _require_like(frozen, logits)
         finite = logits.isfinite().all(1) & features.isfinite().all(1)
         logits, features = logits[finite].float().cpu(), features[finite].float().cpu()
         past.seen += len(finite)
@@ -258,8 +275,13 @@ class Tap:
 
     def __call__(self, run: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits ``run(x)`` and the features (B x D): the mean over positions, and over mirror images."""
-        with watched(self.module) as calls:
+        require_batch(x)
+        with watched(self.module) as calls, refusing_one_image(x):
             logits = run(x)
+        require_logits(logits, len(x))
+        if not calls:
+            place = f"layer {self.layer!r}" if self.layer else "last linear layer"
+            raise UserError(f"the network does not call its {place}: name another one with layer=")
         z = (calls[-1].output if self.layer else calls[-1].features).detach()
         rows = z.movedim(channel_place(z), -1)
         rows = rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows
@@ -287,7 +309,14 @@ def _outputs(
             raise UserError("a monitor is fitted to batches of (inputs, labels): tensors, one class number per input")
         x, y = batch
         logits, features = tap(run, x)
+        if not 0 <= y.min() <= y.max() < logits.shape[1]:
+            raise UserError(
+                f"labels lie in {y.min()}..{y.max()} and the network has {logits.shape[1]} classes: give class numbers "
+                f"0..{logits.shape[1] - 1}"
+            )
         other = logits[:0] if frozen is None else frozen.eval()(x)
+        if frozen is not None:
+            _require_like(other, logits)
         found.append((features.cpu(), logits.cpu(), other.cpu(), y.cpu().long()))
     if not found:
         raise UserError("no batches were given: a monitor is fitted to labelled data without shift")
@@ -297,6 +326,28 @@ def _outputs(
 
 def _one_label_each(x: object, y: object) -> bool:
     return isinstance(x, Tensor) and isinstance(y, Tensor) and not y.is_floating_point() and y.shape == x.shape[:1]
+
+
+def _require_like(frozen: Tensor, logits: Tensor) -> None:
+    """Refuse what a frozen network with other classes or another kind of output gives."""
+    require_logits(frozen, len(logits))
+    if frozen.shape != logits.shape:
+        raise UserError(
+            f"the frozen network has {frozen.shape[1]} classes and the watched one {logits.shape[1]}: give the source "
+            "network of the watched one"
+        )
+
+
+def _require_apart(model: nn.Module, frozen: nn.Module | None) -> None:
+    """Refuse what is no network, and a frozen one that the model would adapt."""
+    for name, one in (("model", model), ("frozen", frozen)):
+        if one is not None and not isinstance(one, nn.Module):
+            raise UserError(f"{name} = {str(one)[:60]!r}: give a torch.nn.Module")
+    if frozen is not None and set(frozen.modules()) & set(model.modules()):
+        raise UserError(
+            "frozen shares layers with the model, which adapts them: give a copy (copy.deepcopy) of the network from "
+            "before it was wrapped"
+        )
 
 
 class Watched(nn.Module):
@@ -310,12 +361,14 @@ class Watched(nn.Module):
         wanted = {monitor.reaction(event) for event in EVENTS}
         if frozen is None and "source" in wanted:
             raise UserError("a policy is 'source', and no frozen network is given: pass frozen=, a copy of the source")
+        _require_apart(model, frozen)
         if "reset" in wanted and not hasattr(model, "reset"):
             raise UserError(f"a policy is 'reset', and {type(model).__name__} has no reset(): use 'warn' or 'source'")
         if monitor.without_drift == "predict" and not hasattr(model, "predict"):
             raise UserError(f"without_drift = 'predict', and {type(model).__name__} has no predict(): use 'adapt'")
         self.monitor, self.model, self.frozen = monitor, model, frozen
         self.on_source = False
+        self.lock = model.lock if isinstance(model, AdaptationMethod) else Lock()
         self._taps = [Tap(one, layer) for one in (model, frozen) if one is not None]
 
     @property
@@ -324,7 +377,11 @@ class Watched(nn.Module):
         return self.monitor.reading
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch."""
+        """Return the logits of a batch; threads wait for each other."""
+        with self.lock:
+            return self._forward(x)
+
+    def _forward(self, x: Tensor) -> Tensor:
         frozen = None
         if self.frozen is not None:
             with torch.no_grad():

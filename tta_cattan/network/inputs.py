@@ -15,7 +15,7 @@ def with_mirror_images(x: Tensor) -> Tensor:
     if x.ndim != 4:
         raise UserError(
             f"MIRROR mirrors images of shape (batch, channels, height, width), and these have shape {tuple(x.shape)}: "
-            "set MIRROR False (mirror=False) for features and point clouds"
+            "give one image as x[None], and set MIRROR False (mirror=False) for features and point clouds"
         )
     return torch.cat([x, x.flip(-1)])
 

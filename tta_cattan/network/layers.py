@@ -14,6 +14,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
+from tta_cattan.util.batches import refusing_one_image
 from tta_cattan.util.errors import UserError, nearest
 
 _SET_KEY = "name the linear layer with classifier= (MODEL.CLASSIFIER)"
@@ -244,6 +245,17 @@ def only_call(calls: list[Call], name: str, logits: Tensor | None = None) -> Cal
     raise UserError(f"the linear layer {name!r} {problem}, so it is not the model's classifier: {remedy}")
 
 
+def require_logits(output: object, n: int) -> None:
+    """Refuse a network whose output is not N x C logits."""
+    if isinstance(output, Tensor) and output.ndim == 2 and len(output) == n:
+        return
+    found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
+    raise UserError(
+        f"the network's output for {n} samples is of {found}: logits of shape ({n}, classes) are needed; wrap the "
+        "network in a module that returns them alone"
+    )
+
+
 def same_numbers(logits: Tensor, output: Tensor) -> bool:
     """Tell whether two tensors hold the same numbers (NaN included), whatever their precision."""
     if logits.shape != output.shape:
@@ -279,12 +291,13 @@ def iterate_features(
     model.eval()
     place = find_layer(model, layer) if layer else model.get_submodule(classifier)
     for x in inputs:
-        with watched(place) as calls:
+        with watched(place) as calls, refusing_one_image(x):
             output = model(x)
         if layer:
             z = only_call(calls, layer).output
             yield z.movedim(channel_place(z, dim), -1).flatten(0, -2)
         else:
+            require_logits(output, len(x))
             yield only_call(calls, classifier, output).features
 
 

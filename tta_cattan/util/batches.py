@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tta_cattan.util.errors import UserError
+from tta_cattan.util.errors import UserError, first_line, is_out_of_memory
 
 _FORMS = "give images, (images, labels) or (indices, images), as tensors with the samples first"
 
@@ -22,6 +23,20 @@ def require_batch(x: object) -> Tensor:
     if x.dtype == torch.uint8:
         raise UserError("a batch is uint8: give real numbers as the network was trained on, such as x.float() / 255")
     return x
+
+
+@contextmanager
+def refusing_one_image(x: Tensor) -> Iterator[None]:
+    """Run a network on ``x`` in the block; where it fails on three dimensions, say that one image is no batch."""
+    try:
+        yield
+    except Exception as error:  # torch's layers raise a ValueError or RuntimeError, timm's assert
+        if x.ndim != 3 or isinstance(error, UserError) or is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"the network cannot take inputs of shape {tuple(x.shape)} ({first_line(error)}): give one image as a "
+            "batch of one, x[None]"
+        ) from error
 
 
 def read_batch(batch: Any) -> tuple[Tensor | None, Tensor]:

@@ -56,6 +56,8 @@ def unpack(packed: Any, device: torch.device | None = None) -> Any:
         return packed.detach().to(device, copy=True) if moves else packed.detach().clone()
     if isinstance(packed, _PLAIN):
         return packed
+    if not isinstance(packed, Mapping) or not {"kind", "items"} <= packed.keys():
+        raise UserError(f"the state holds a {type(packed).__name__} where state_dict() writes none: another program's?")
     kind, items = packed["kind"], packed["items"]
     if kind in ("list", "tuple"):
         return {"list": list, "tuple": tuple}[kind](unpack(item, device) for item in items)
