@@ -17,6 +17,7 @@ from tta_cattan import (
     CATTAnPlus,
     Subspace,
     UserError,
+    fit_source_moments,
     fit_subspace,
     load_cfg,
     select_dimension,
@@ -60,6 +61,17 @@ def tent(**options: Any) -> Callable[[], Any]:
     return lambda: Tent(net(), **options)
 
 
+class InADictionary(nn.Module):
+    """Returns more than logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x):
+        return {"logits": self.net(x)}
+
+
 CALLS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     # models
     "a name for a model": (lambda: Tent("resnet18"), ["model = 'resnet18' is a str", "torch.nn.Module"]),
@@ -81,6 +93,12 @@ CALLS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "one image that is no batch": (lambda: Tent(net())(IMAGES[0]), ["inputs of shape (3, 8, 8)", "x[None]"]),
     "one image for CATTAn+": (lambda: CATTAnPlus(net())(IMAGES[0]), ["inputs of shape (3, 8, 8)", "x[None]"]),
+    "one image for moments": (lambda: fit_source_moments(net(), [IMAGES[0]]), ["of shape (3, 8, 8)", "x[None]"]),
+    "a dictionary for moments": (
+        lambda: fit_source_moments(InADictionary(), [IMAGES]), ["of type dict", "logits of shape"],
+    ),
+    "Nesterov without momentum": (tent(optimizer="SGD", sgd_momentum=0.0), ["momentum 0", "set nesterov=False"]),
+    "Nesterov with dampening": (tent(optimizer="SGD", dampening=0.5), ["dampening 0.5", "set nesterov=False"]),
     # the source subspace and d
     "features for a subspace": (cattan(source_subspace=FEATURES), ["is Tensor", "fit_subspace(features)"]),
     "a path for a subspace": (cattan(source_subspace="w.safetensors"), ["str 'w.safetensors'", "Subspace.load"]),

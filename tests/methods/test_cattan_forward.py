@@ -187,6 +187,9 @@ def test_a_layer_without_a_convolution_of_its_own_folds_only_its_variances(kind,
     ).eval()
     source = fit_source_moments(net, [images(64, 1)])
     method = CATTAnForward(copy.deepcopy(net), source_moments=source)
+    assert not method.unfoldable, "only a batch shows what feeds a layer"
+    method(images(64, 3))
+    assert method.target.domain is None and "feeds '2' directly" in method.unfoldable
     method(shifted("strong", 1, 64))
     assert method.target.domain.maps["2"][0].ndim == 2
     with pytest.raises(UserError, match=r"feeds '2' directly.*CATTAN_FORWARD.CHANNELS 0"):

@@ -19,8 +19,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from tta_cattan.alignment.fitting import FeatureMoments, from_loader, subspace_of_moments
 from tta_cattan.alignment.subspace import Subspace, orthonormality_error
-from tta_cattan.network.layers import channel_place, find_layer, hooked
+from tta_cattan.network.layers import channel_place, find_layer, hooked, require_logits
 from tta_cattan.network.normalization import divergence
+from tta_cattan.util.batches import refusing_one_image
 from tta_cattan.util.door import FIT_AGAIN, fitted_tensors
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
@@ -358,7 +359,10 @@ def fit_source_moments(
             x = batch.to(device)[: ENOUGH_IMAGES - count]
             if not torch.isfinite(x).all():
                 raise UserError("source images hold NaN or Inf: check the images and their normalisation")
-            classes = model(x).argmax(1)
+            with refusing_one_image(x):
+                logits = model(x)
+            require_logits(logits, len(x))
+            classes = logits.argmax(1)
             for fit in fitted.values():
                 fit.tell(classes)
             count += len(x)

@@ -395,6 +395,11 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
             return made
         common: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
         if self.optimizer_name == "SGD":
+            if self.nesterov and (self.sgd_momentum == 0 or self.dampening > 0):
+                raise UserError(
+                    f"nesterov=True (OPTIM.NESTEROV) with momentum {self.sgd_momentum:g} and dampening "
+                    f"{self.dampening:g}: it needs a momentum and no dampening; set nesterov=False"
+                )
             momentum = {"momentum": self.sgd_momentum, "dampening": self.dampening, "nesterov": self.nesterov}
             return torch.optim.SGD(params, **common, **momentum)
         # On the CPU one pass does what is ten passes over the parameters otherwise; torch has it there since 2.4. On a

@@ -385,6 +385,25 @@ class CATTAnForward(AdaptationMethod):
         known = "running statistics" if self.source is None else "data"
         return {**super().describe(), "domains": len(self.target.domains), "source_moments": known}
 
+    @property
+    def unfoldable(self) -> str:
+        """A layer that no convolution feeds alone, or a projection before no linear layer: the first batch shows it."""
+        known = self.target.producers
+        if known is None:
+            return super().unfoldable
+        for name in self.colours:
+            if name not in known or getattr(self.model.get_submodule(known[name]), "groups", 1) != 1:
+                return (
+                    f"no ungrouped convolution or linear layer feeds {name!r} directly and nothing else; set "
+                    f"{self.node}.CHANNELS 0 (channels=0) for a model that can"
+                )
+        if self.subspace is not None and not self.target.consumer:
+            return (
+                f"no linear layer takes the output of {self.layer!r} directly; set {self.node}.LAYER '' (layer='') "
+                "for a model that can"
+            )
+        return super().unfoldable
+
     def plain_network(self) -> nn.Module:
         """Return a plain copy of the source architecture, aligned as for the domain at hand.
 
@@ -395,21 +414,13 @@ class CATTAnForward(AdaptationMethod):
         maps = {} if domain is None else domain.maps
         if domain is not None and self.subspace is not None:
             plain = self._folded_projection(plain, *self.subspace)
-        known = self.target.producers or {}
-        producers = {name: known.get(name) for name, (first, _) in maps.items() if first.ndim == 2}
-        for name, producer in producers.items():
-            if producer is None or getattr(plain.get_submodule(producer), "groups", 1) != 1:
-                raise UserError(
-                    f"no ungrouped convolution or linear layer feeds {name!r} directly and nothing else, so its "
-                    f"alignment cannot be folded: set {self.node}.CHANNELS 0 (channels=0) for a model that can"
-                )
         for name, (first, second) in maps.items():
             layer = plain.get_submodule(name)
             if first.ndim == 1:
                 layer.running_mean.copy_(first)
                 layer.running_var.copy_(second)
                 continue
-            producer = plain.get_submodule(producers[name])
+            producer = plain.get_submodule(self.target.producers[name])
             weight = producer.weight
             weight.copy_((first.T.to(weight) @ weight.flatten(1)).view_as(weight))
             if producer.bias is not None:
@@ -420,11 +431,6 @@ class CATTAnForward(AdaptationMethod):
     def _folded_projection(self, plain: nn.Module, basis: Tensor, mean: Tensor) -> nn.Module:
         """Return the network with the projection in the linear layer behind it."""
         behind = self.target.consumer
-        if not behind:
-            raise UserError(
-                f"no linear layer directly takes the output of {self.layer!r}, so its projection cannot be folded: set "
-                f"{self.node}.LAYER '' (layer='') for a model that can"
-            )
         weight = basis[:, : self.d] @ basis[:, : self.d].T
         linear = compose_linear(plain.get_submodule(behind), weight, mean - mean @ weight)
         return replace_module(plain, behind, linear.requires_grad_(False).eval())
