@@ -26,5 +26,5 @@ def draw(found: Mapping[tuple[str, str], Entry], folder: Path, name: str) -> Non
         signs = [line([], [], marker=MARKERS[c], color="grey", linestyle="", label=c) for c in columns]
         signs += [line([], [], marker="o", color=c, linestyle="", label=title) for title, c in palette.items()]
         axes.legend(handles=signs, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-        axes.set(xscale="log", xlabel="ms per image, one core", ylabel="accuracy (%)")
+        axes.set(xlabel="ms per image, one core", ylabel="accuracy (%)")
     save(figure, folder, name)

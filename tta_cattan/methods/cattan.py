@@ -70,7 +70,6 @@ class CATTAn(AdaptationMethod):
     title = "CATTAn"
     node = "CATTAN"
     lr = 1e-4  # the paper's
-    on_collapse, on_divergence = "reset", "reset"  # it can be left on; the baselines stay as published
 
     d: int = key(0, "dimension of the subspaces; 0 = chosen by the stability rule", at_least(0), origin="paper")
     layer: str = key("", "module whose output is aligned; '' = the input of the classifier")

@@ -411,7 +411,7 @@ class CATTAnForward(AdaptationMethod):
         no such convolution, only means and variances fold (``channels=0``).
         """
         plain, domain = plain_copy(self.model, StreamStatistics()), self.target.domain
-        maps = {} if domain is None else domain.maps
+        maps, producers = {} if domain is None else domain.maps, self.target.producers or {}
         if domain is not None and self.subspace is not None:
             plain = self._folded_projection(plain, *self.subspace)
         for name, (first, second) in maps.items():
@@ -420,7 +420,7 @@ class CATTAnForward(AdaptationMethod):
                 layer.running_mean.copy_(first)
                 layer.running_var.copy_(second)
                 continue
-            producer = plain.get_submodule(self.target.producers[name])
+            producer = plain.get_submodule(producers[name])
             weight = producer.weight
             weight.copy_((first.T.to(weight) @ weight.flatten(1)).view_as(weight))
             if producer.bias is not None:
