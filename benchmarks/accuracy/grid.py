@@ -104,7 +104,7 @@ def grids(data: Path, out: Path) -> list[Grid]:
             "CIFAR-10, ResNet-20, five corruptions, 400 images each, offline, 3 epochs",
             "cfgs/cifar10_c/cattan.yaml",
             [*choosing, *offline, "CORRUPTION.NUM_EX", 200],
-            [*reported, *offline, "CORRUPTION.NUM_EX", 400, "SEEDS", [0]],
+            [*reported, *offline, "CORRUPTION.NUM_EX", 400, "SEEDS", [0, 1, 2]],
             (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
             ("nothing", "both", "all"),
         ),
