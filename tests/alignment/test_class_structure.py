@@ -9,6 +9,7 @@ from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from tta_cattan.alignment import (
+    TargetSamples,
     balancing_offset,
     change_weight,
     class_discriminants,
@@ -162,3 +163,15 @@ def test_the_temperature_never_sharpens():
     assert matching_temperature(logits, 0.99) == 1.0
     t = matching_temperature(10 * logits, 0.6)
     assert (10 * t * logits).softmax(1).amax(1).mean().item() == pytest.approx(0.6, abs=1e-6)
+
+
+def test_with_fewer_than_two_samples_per_class_there_are_no_classes():
+    generator = torch.Generator().manual_seed(0)
+    features, logits = torch.randn(39, 12, generator=generator), torch.randn(39, 20, generator=generator)
+    samples = TargetSamples()
+    samples.add(logits, features)
+    before = logits.argmax(1).roll(1)
+    classes, changed = samples.classes([before], calm=0.0)
+    assert classes is None and changed == (before != logits.argmax(1)).double().mean().item()
+    samples.add(logits[:1], features[:1])
+    assert samples.classes([before, before[:1]], calm=0.0)[0] is not None

@@ -61,7 +61,7 @@ def test_the_defaults_are_frozen():
 
 def test_the_defaults_are_those_of_the_method():
     cfg = load_cfg(None, ["MODEL.ADAPTATION", "cattan_plus"])
-    assert (cfg.CLASSES.USE, cfg.OPTIM.LR, cfg.CATTAN_PLUS.SLOTS) == (True, 1e-3, 8)
+    assert (cfg.CLASSES.USE, cfg.OPTIM.LR, cfg.CATTAN_PLUS.SLOTS) == (True, 1e-4, 8)
     assert load_cfg(None, ["MODEL.ADAPTATION", "CATTAN"]).OPTIM.LR == 1e-4
     assert load_cfg(None, ["MODEL.ADAPTATION", "cattan_plus", "BN.STATISTICS", "batch"]).BN.STATISTICS == "batch"
 
@@ -174,7 +174,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     [
         ("CATTAN.LAMDA_CB", "'CATTAN.LAMBDA_CB'?"),
         ("TENTPLUS.LAMBDA_CB", "'TENT_PLUS.LAMBDA_CB'?"),
-        ("LAMBDA_CB", "'TENT_PLUS.LAMBDA_CB' or 'CATTAN.LAMBDA_CB'?"),
+        ("LAMBDA_CB", "'TENT_PLUS.LAMBDA_CB' or 'CATTAN.LAMBDA_CB' or 'CATTAN_PLUS.LAMBDA_CB'?"),
         ("OPTIM.BATCH_SIZE", "'TEST.BATCH_SIZE'?"),
         ("cattan.lambda_cb", "'CATTAN.LAMBDA_CB'?"),
         ("optim.LR", "'OPTIM.LR'?"),

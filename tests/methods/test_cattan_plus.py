@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_networks import build, images, run, snapshot, target_batches
+from small_networks import adam, build, images, run, snapshot, target_batches
 
+from tta_cattan import CATTAnPlus, fit_source_moments
+from tta_cattan.bench.models.networks import shot_head
 from tta_cattan.bench.run.plan import plan_rows
 from tta_cattan.config import find_config
 
@@ -20,11 +22,82 @@ def test_in_a_stream_it_is_cattan_f_and_no_parameter_moves():
 def test_offline_the_classes_have_a_say():
     plus, forward = build("cattan_plus", class_change=0.0), build("cattan_forward")
     for method in (plus, forward):
-        run(method, "offline")
+        run(method, "offline", epochs=0)
     x = images(8, 5)
     assert plus.target.classes is not None and forward.target.classes is None
     torch.testing.assert_close(plus.infer(x, adapting=False), forward.predict(x), rtol=0, atol=0)
     assert not torch.allclose(plus.predict(x), forward.predict(x))
+
+
+def projecting(**options):
+    torch.manual_seed(0)
+    net = shot_head(5, 20).eval()
+    source = fit_source_moments(net, features(1, 512).split(128), layer="backbone")
+    return CATTAnPlus(net, source_moments=source, layer="backbone", d=6, classes=False, optimizer=adam(1e-2), **options)
+
+
+def features(seed, n=64, shift=0.0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 20, generator=generator) @ torch.diag(torch.linspace(2, 0.1, 20)) + shift
+
+
+def target(n=4):
+    return [(torch.arange(64), features(seed, shift=1.0)) for seed in range(n)]
+
+
+def test_offline_it_learns_phi_and_the_affines_from_the_fixed_moments():
+    method, batches = projecting(), target()
+    assert method.optimizer is None
+    method.prepare(batches)
+    assert [tuple(p.shape) for p in method.collect_params()[0]] == [(256,), (256,), (6, 6)]
+    moments = {name: found.mean.clone() for name, found in method.target.domain.moments.items()}
+    net, x, (basis, mean) = method.model, batches[0][1], method.subspace
+    with torch.enable_grad():
+        found = method.loss_calculation(x, None)[1]
+    found.backward()
+
+    phi, w = torch.eye(6, requires_grad=True), basis[:, :6]
+    z = net.bottleneck(mean + (x - mean) @ w @ phi @ w.T)
+    first, second = method.target.domain.maps["bn"]
+    if first.ndim == 1:
+        z = (z - first) / (second + net.bn.eps).sqrt()
+    else:
+        z = (z @ first + second - net.bn.running_mean) / (net.bn.running_var + net.bn.eps).sqrt()
+    weight, bias = (param.detach().clone().requires_grad_() for param in (net.bn.weight, net.bn.bias))
+    y = net.fc(z * weight + bias)
+    others = [torch.cat([row[:c], row[c + 1 :]]).exp().sum().log() for row, c in zip(y, y.argmax(1), strict=True)]
+    running = 0.9 / 5 + 0.1 * y.softmax(1).mean(0)
+    loss = 0.025 * (torch.stack(others) - y.amax(1)).mean() + (running * (5 * running).log()).sum()
+    loss = loss + 0.01 * (phi - torch.eye(6)).square().sum()
+    loss.backward()
+    torch.testing.assert_close(found, loss)
+    for ours, theirs in zip(method.collect_params()[0], (weight, bias, phi), strict=True):
+        assert theirs.grad.abs().max() > 1e-4
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=1e-3)
+    method(x)
+    assert all(torch.equal(held.mean, moments[name]) for name, held in method.target.domain.moments.items())
+
+
+def test_what_it_learnt_folds_resets_and_comes_back():
+    method, batches = projecting(), target()
+    run(method, "offline", batches)
+    x = features(9, shift=1.0)
+    learnt = method.predict(x)
+    torch.testing.assert_close(method.fold()(x), learnt, atol=1e-4, rtol=1e-4)
+    other = projecting()
+    other.load_state_dict(method.state_dict())
+    for one in (method, other):
+        one(batches[0][1], batches[0][0])
+    assert torch.equal(other.predict(x), method.predict(x)) and not torch.equal(method.predict(x), learnt)
+    method.reset(keep_known=True)
+    fresh = projecting()
+    fresh.prepare(batches)
+    assert torch.equal(method.predict(x), fresh.predict(x))
+    for one in (method, fresh):
+        one(batches[1][1], batches[1][0])
+    assert torch.equal(method.predict(x), fresh.predict(x))
+    method.reset()
+    assert method.optimizer is None and torch.equal(method.predict(x), projecting().predict(x))
 
 
 def test_a_whole_set_is_one_domain_and_all_of_it_counts():

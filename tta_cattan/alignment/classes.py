@@ -174,6 +174,7 @@ FITTED_TO = 4096  # samples that the subspace of the classes is fitted to: the r
 DIRECTIONS = 64  # of the classifier's input in which the classes are found, at most
 _SHRINKAGE = 0.3  # share of their covariance that is isotropic
 _PRIOR_COUNT = 10.0  # samples per class at which they count half
+_FEWEST = 2  # samples per class: each is judged by the others
 _UNIFORMITY = 0.5  # how strongly the class priors are pulled towards uniform
 
 
@@ -228,11 +229,16 @@ class TargetSamples:
         return (now != then).double().mean().item()
 
     def classes(self, before: Iterable[Tensor], calm: float) -> tuple[TargetClasses | None, float | None]:
-        """Return the classes, weighted less where samples are few or little has changed, and how much has."""
+        """Return the classes, weighted less where samples are few or little has changed, and how much has.
+
+        Note: with fewer than two samples per class there are none.
+        """
         coordinates = self.coordinates()
         if not len(coordinates):
             return None, None
         logits, changed = self.logits(), self.changed(before)
+        if len(logits) < _FEWEST * logits.shape[1]:
+            return None, changed
         rho = sample_weight(len(logits), logits.shape[1], _PRIOR_COUNT) * change_weight(changed, calm)
         level = rho * _UNIFORMITY if may_be_balanced(logits) else 0.0
         weight, offset, temperature = fit_class_structure(coordinates, logits, rho, _SHRINKAGE, level)

@@ -173,15 +173,17 @@ def shift_weight(target: Moments, mean: Tensor, var: Tensor, n: float, compositi
     return float(weight)
 
 
-def projected(z: Tensor, basis: Tensor, mean: Tensor) -> Tensor:
-    """Return ``m_s + (z - m_s) W_s W_s^T`` of features in any layout, ``basis`` being ``W_s`` and ``mean`` ``m_s``.
+def projected(z: Tensor, basis: Tensor, mean: Tensor, phi: Tensor | None = None) -> Tensor:
+    """Return ``m_s + (z - m_s) W_s Phi W_s^T`` of features in any layout; ``basis`` is ``W_s``, ``mean`` is ``m_s``.
 
-    That is ``Phi* = W_t^T W_s`` where the target spans the whole space, ``W_t = I``: directions that the source does
-    not vary in, and nothing behind was trained on, are left out.
+    Without ``phi`` that is ``Phi* = W_t^T W_s`` where the target spans the whole space, ``W_t = I``: directions that the
+    source does not vary in, and nothing behind was trained on, are left out.
     """
     place = channel_place(z, len(basis))
     basis, mean = basis.to(z.dtype), mean.to(z.dtype)
-    return (mean + (z.movedim(place, -1) - mean) @ basis @ basis.T).movedim(-1, place)
+    coordinates = (z.movedim(place, -1) - mean) @ basis
+    coordinates = coordinates if phi is None else coordinates @ phi.to(z.dtype)
+    return (mean + coordinates @ basis.T).movedim(-1, place)
 
 
 def feature_signatures(z: Tensor, basis: Tensor, mean: Tensor) -> Tensor:

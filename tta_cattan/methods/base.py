@@ -545,12 +545,12 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         Note: a state that holds the model alone restarts the optimiser and begins a target of its own.
         """
         loaded, self._loaded = self._loaded, None
-        self.target = self.target_type()
+        state = None if loaded is None else unpack(loaded, self.device)
+        self.target = self.target_type() if state is None else state["target"]
         self.begin_updates()
-        if loaded is None:
+        if state is None:
             return
-        state = unpack(loaded, self.device)
-        self.target, self.safety = state["target"], state["safety"]
+        self.safety = state["safety"]
         if self.optimizer is not None and state["optimizer"] is not None:
             self.optimizer.load_state_dict(state["optimizer"])
         if self.streams.present == DEFAULT:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Colours = dict[str, tuple[Tensor, Tensor, Tensor]]
+Versions = list[tuple[int, int]]  # of parameters: identity, and torch's count of the changes in place
 Distance = Callable[[Tensor, Tensor], Tensor]
 
 # A domain that is known from so many images absorbs only every so many-th batch.
@@ -155,6 +156,7 @@ class ForwardTarget(Target):
     producers: dict[str, str] | None = None  # the convolution whose output each layer alone takes; None: not seen yet
     consumer: str = ""  # the linear layer directly behind the projection
     seen: Seen = field(default_factory=Seen)  # in whatever domain
+    phi: Tensor | None = None  # of the projection, where it is learnt; None: the identity
 
     @property
     def domain(self) -> Domain | None:
@@ -346,7 +348,7 @@ class CATTAnForward(AdaptationMethod):
 
     def _convolutions(self) -> dict[str, _ConvNd]:
         """Return the ungrouped convolution that each BatchNorm alone takes in, by the BatchNorm's name."""
-        if self.mixed_precision or not self.target.producers:
+        if self.mixed_precision or not self.target.producers or torch.is_grad_enabled():
             return {}
         found = {name: self.model.get_submodule(producer) for name, producer in self.target.producers.items()}
         return {name: conv for name, conv in found.items() if isinstance(conv, _ConvNd) and conv.groups == 1}
@@ -354,19 +356,20 @@ class CATTAnForward(AdaptationMethod):
     def merged(self, name: str, conv: _ConvNd, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """Return weight and bias of a convolution with a map and the BatchNorm ``name`` behind it.
 
-        Note: kept until the map is another, which is what makes it cheaper than the map itself.
+        Note: kept until the map or the BatchNorm is another, which is what makes it cheaper than the map itself.
         """
-        kept = self._merged.get(name)
-        if kept is None or kept[0] is not first:
-            weight, bias = joint_map(self.model.get_submodule(name), first, second)
+        kept, layer = self._merged.get(name), self.model.get_submodule(name)
+        affines = [(id(param), param._version) for param in layer.parameters()]
+        if kept is None or kept[0] is not first or kept[1] != affines:
+            weight, bias = joint_map(layer, first, second)
             joint = (weight.to(conv.weight) @ conv.weight.flatten(1)).view_as(conv.weight)
             shift = bias if conv.bias is None else bias + weight @ conv.bias.to(weight)
-            kept = self._merged[name] = first, joint, shift.to(joint)
-        return kept[1:]
+            kept = self._merged[name] = first, affines, joint, shift.to(joint)
+        return kept[2:]
 
     def begin_target(self, known: Any = None) -> None:
         """Begin with no domain."""
-        self._merged: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # map, weight, bias
+        self._merged: dict[str, tuple[Tensor, Versions, Tensor, Tensor]] = {}  # map, affines, weight, bias
         super().begin_target(known)
 
     def source_signature(self, layer: Any, size: int) -> tuple[Tensor, Tensor]:
@@ -431,8 +434,9 @@ class CATTAnForward(AdaptationMethod):
     def _folded_projection(self, plain: nn.Module, basis: Tensor, mean: Tensor) -> nn.Module:
         """Return the network with the projection in the linear layer behind it."""
         behind = self.target.consumer
-        weight = basis[:, : self.d] @ basis[:, : self.d].T
-        linear = compose_linear(plain.get_submodule(behind), weight, mean - mean @ weight)
+        basis, phi = basis[:, : self.d], self.target.phi
+        weight = (basis if phi is None else basis @ phi.T) @ basis.T
+        linear = compose_linear(plain.get_submodule(behind), weight, mean - weight @ mean)
         return replace_module(plain, behind, linear.requires_grad_(False).eval())
 
 
@@ -545,8 +549,8 @@ class _Pass:
         basis, mean = self.method.subspace
         if not self.parts:
             self.choose(module, feature_signatures(z, basis[:, : len(self.method.source.signature) - 1], mean))
-        basis = basis[:, : self.method.d]
-        self.projection = self.by_part(lambda part, z: z if part.domain is None else projected(z, basis, mean), z)
+        basis, phi = basis[:, : self.method.d], self.target.phi
+        self.projection = self.by_part(lambda part, z: z if part.domain is None else projected(z, basis, mean, phi), z)
         return self.projection
 
     def choose(self, layer: nn.Module, found: Tensor) -> None:

@@ -1,18 +1,81 @@
-"""CATTAn+: CATTAn-F and, where there is a whole target set, the target's classes."""
+"""CATTAn+: CATTAn-F and, where there is a whole target set, CATTAn's updates and the target's classes."""
 
 from __future__ import annotations
 
-from tta_cattan.methods.base import ADAPTATION_REGISTRY
-from tta_cattan.methods.cattan_forward import CATTAnForward
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tta_cattan.losses import hard_likelihood_ratio
+from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
+from tta_cattan.methods.cattan_forward import CATTAnForward, ForwardTarget
+from tta_cattan.methods.target import RunningBalance
+from tta_cattan.network.normalization import affine_parameters
+from tta_cattan.util.keys import at_least, key
+
+_KAPPA = 0.9  # share of the past in the running mean prediction (Mummadi et al.)
 
 
 @ADAPTATION_REGISTRY.register("cattan_plus")
 class CATTAnPlus(CATTAnForward):
-    """CATTAn-F; offline, predictions also use the target's classes.
+    """CATTAn-F; offline it also learns, and its predictions use the target's classes.
 
-    No parameter is updated: gradients on top of the aligned moments lost accuracy on corruptions (docs/study.md).
+    ``prepare`` takes the moments of the whole target and fixes them. The epochs then minimise
+    ``lambda_lr L_lr + lambda_align ||Phi - I||^2 + lambda_cb KL(m || uniform)``, with the running mean prediction ``m``,
+    over the norm affines and, where ``layer`` is named, ``Phi`` of ``z -> m_s + (z - m_s) W_s Phi W_s^T``: CATTAn's loss
+    with ``W_t = W_s``. Without ``prepare``, in a stream, no parameter moves.
     """
 
     title = "CATTAn+"
     node = "CATTAN_PLUS"
+    adapts = True
     classes = True
+    lr = 1e-4
+
+    lambda_lr: float = key(0.025, "offline: weight of the confidence loss", at_least(0), origin="paper")
+    lambda_cb: float = key(1.0, "offline: weight of the class balance", at_least(0), origin="paper")
+    lambda_align: float = key(0.01, "offline: weight of the alignment cost; the paper's is 1", at_least(0))
+
+    def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
+        """Return the affines and ``Phi`` where the moments of the whole target are known, otherwise nothing."""
+        if not isinstance(self.target.known, ForwardTarget):
+            return [], []
+        params, names = affine_parameters(self.model)
+        if self.subspace is None:
+            return params, names
+        if self.target.phi is None:
+            basis = self.subspace[0][:, : self.d]
+            self.target.phi = torch.eye(basis.shape[1], dtype=basis.dtype, device=basis.device)
+        return [*params, self.target.phi.requires_grad_()], [*names, f"{self.layer}.phi"]
+
+    def prepare(self, batches: Batches) -> None:
+        """Take the moments of the whole target and keep them: the updates start from there."""
+        super().prepare(batches)
+        if self.target.domain is not None:
+            self.begin_target(replace(self.target))
+
+    def begin_target(self, known: Any = None) -> None:
+        """Begin with nothing, or where ``prepare`` ended."""
+        super().begin_target(known)
+        if isinstance(known, ForwardTarget):
+            self.target = replace(known, known=known, balance=RunningBalance())
+            self.begin_updates()
+
+    def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None, again: bool = False) -> Tensor:
+        """Update once on a batch of a target whose moments are known; otherwise do as CATTAn-F does."""
+        learns = self.optimizer is not None and not self._pauses
+        return (AdaptationMethod if learns else CATTAnForward).forward_and_adapt(self, x, indices, again)
+
+    def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the logits of a batch under the known moments, and the loss."""
+        logits = self.infer(x, adapting=False)
+        return logits, self.guarded_loss(logits)
+
+    def loss(self, logits: Tensor) -> Tensor:
+        """``L = lambda_lr L_lr + lambda_cb KL(m || uniform) + lambda_align ||Phi - I||^2``."""
+        balance = self.target.balance(logits, _KAPPA, self.new_batch)
+        loss = self.lambda_lr * hard_likelihood_ratio(logits) + self.lambda_cb * balance
+        phi = self.target.phi
+        return loss if phi is None else loss + self.lambda_align * (phi - torch.eye(len(phi)).to(phi)).square().sum()
