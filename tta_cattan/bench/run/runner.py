@@ -225,7 +225,7 @@ def _compute(
                     cell.label, cell.target.label, lost, record.metrics["n"],
                 )  # fmt: skip
             if resets := record.info.get("safety_resets"):
-                logger.warning("%s on %s: SAFETY reset it to its start %d times", cell.label, cell.target.label, resets)
+                logger.warning("%s on %s: resets by SAFETY: %d", cell.label, cell.target.label, resets)
             found = accuracies[cell.label, cell.target]
             found.append(record.metrics.get("accuracy", float("nan")))
             if len(found) == wanted[cell.label, cell.target]:  # a line per domain, as in TENT: the mean over the seeds
