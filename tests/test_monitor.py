@@ -215,7 +215,7 @@ def spoil(method: Tent) -> None:
 
 @pytest.mark.parametrize("reaction", ["warn", "reset", "source"])
 def test_the_policy_answers_a_collapse(reaction):
-    method, frozen = Tent(Network(), lr=0.0), Network().eval()
+    method, frozen = Tent(Network(), lr=0.0, on_collapse="report"), Network().eval()
     watched = fitted(method, on_collapse=reaction).watch(method, frozen=frozen)
     stream = [x for x, _ in batches(1000, 1)]
     for x in stream[:6]:

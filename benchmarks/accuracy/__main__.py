@@ -15,7 +15,7 @@ from tta_cattan.bench.run.log import setup_logging
 from tta_cattan.util.files import write_text
 from tta_cattan.util.memory import keep_freed_memory
 
-LEFT_ON = "left-on"
+LEFT_ON = {"left-on": left_on.table, "left-on-safety": left_on.safety_table}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     data, out = options.data.resolve(), options.out.resolve()
     named = {grid.name: grid for grid in grids(data, out)}
-    known = [*named, LEFT_ON]
+    known = [*named, *LEFT_ON]
     if unknown := set(options.names) - set(known):
         parser.error(f"no table is called {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     setup_logging()
@@ -35,8 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     names = options.names or known
     make_all(data, out, names)
     for name in names:
-        if name == LEFT_ON:
-            text = f"### CIFAR-10, ResNet-20, methods left on\n\n{left_on.table(data, out)}\n"
+        if name in LEFT_ON:
+            text = f"### CIFAR-10, ResNet-20, methods left on\n\n{LEFT_ON[name](data, out)}\n"
         else:
             found = run_grid(named[name], out)
             text = f"### {named[name].title}\n\n{to_markdown(found, named[name].columns)}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,12 @@ def batches(stream: Stream, folder: Path, seed: int) -> Iterator[tuple[Tensor, T
                 yield rubbish(RUBBISH[number], stream.batch, generator), None
 
 
+def held_out(data: Path) -> tuple[Tensor, Tensor]:
+    """Return the clean images that test a model afterwards, and their labels."""
+    x, y = read_npz(data / "cifar10" / "test.npz", ("x", "y"))
+    return torch.from_numpy(x[-CLEAN:]).permute(0, 3, 1, 2).float() / 255, torch.from_numpy(y[-CLEAN:])
+
+
 def accuracies(method: nn.Module, stream: Stream, folder: Path, clean: tuple[Tensor, Tensor], seed: int) -> list[float]:
     """Return the accuracy over a stream and, predicting only, on clean images afterwards (%)."""
     right = [method(x).argmax(1).eq(y) for x, y in batches(stream, folder, seed) if y is not None or method(x) is None]
@@ -116,8 +123,7 @@ def table(data: Path, out: Path, methods: Sequence[str] = ("tent", "cattan_plus"
     x, _ = read_npz(data / "cifar10" / "train_first10k.npz", ("x", "y"))
     source = (torch.from_numpy(b).permute(0, 3, 1, 2).float() / 255 for b in np.array_split(x[:4096], 32))
     moments = fit_source_moments(copy.deepcopy(network), source)
-    x, y = read_npz(data / "cifar10" / "test.npz", ("x", "y"))
-    held = torch.from_numpy(x[-CLEAN:]).permute(0, 3, 1, 2).float() / 255, torch.from_numpy(y[-CLEAN:])
+    held = held_out(data)
     titles = [method_title(name) for name in ("source", *methods)]
     heads = [f"{title}{after}" for title in titles for after in ("", ", clean afterwards")]
     lines = [f"| stream | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
@@ -129,3 +135,35 @@ def table(data: Path, out: Path, methods: Sequence[str] = ("tent", "cattan_plus"
             cells += accuracies(kind(copy.deepcopy(network), **options), stream, out / "cifar-reported", held, seed)
         lines.append(f"| {stream.name} | {' | '.join(f'{cell:.1f}' for cell in cells)} |")
     return "\n".join(lines)
+
+
+def safety_table(data: Path, out: Path, seed: int = 0) -> str:
+    """Return accuracy over each stream, and on clean images afterwards, of methods with gradients at two rates.
+
+    A cell holds that without and with resets by ``SAFETY``, and their number.
+    """
+    network, held = load_network(data, "resnet20"), held_out(data)
+    kinds = list(product(("tent", "cattan"), (1e-3, 1e-2)))
+    titles = ["Source", *(f"{method_title(name)}, {lr:g}" for name, lr in kinds)]
+    lines = [
+        [f"| {what} | {' | '.join(titles)} |", f"|---|{'---:|' * len(titles)}"] for what in ("stream", "afterwards")
+    ]
+    for stream in STREAMS:
+        with torch.no_grad():
+            rows = [[f"{found:.1f}"] for found in accuracies(network, stream, out / "cifar-reported", held, seed)]
+        for name, lr in kinds:
+            found, resets = [], 0
+            for reaction in ("reset", "report"):
+                if reaction == "report" and not resets:  # without an alarm the bits are the same
+                    found *= 2
+                    continue
+                options = {"lr": lr, "on_collapse": reaction, "on_divergence": reaction}
+                method = ADAPTATION_REGISTRY.get(name)(copy.deepcopy(network), **options)
+                found.append(accuracies(method, stream, out / "cifar-reported", held, seed))
+                resets += method.safety.resets
+            for row, guarded, plain in zip(rows, *found, strict=True):
+                row.append(f"{plain:.1f}, {guarded:.1f} ({resets})")
+        for part, row in zip(lines, rows, strict=True):
+            part.append(f"| {stream.name} | {' | '.join(row)} |")
+            print(part[-1], flush=True)
+    return "\n".join([*lines[0], "", *lines[1]])

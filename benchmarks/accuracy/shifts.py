@@ -61,7 +61,7 @@ def _write_digits(path: Path, x: np.ndarray, y: np.ndarray) -> None:
 
 def make_all(data: Path, out: Path, names: Sequence[str]) -> None:
     """Make what is missing of the data for the tables ``names``."""
-    if any(name.startswith("cifar") or name == "left-on" for name in names):
+    if any(name.startswith(("cifar", "left-on")) for name in names):
         make_cifar(data, out / "cifar-reported", REPORTED, tuple(dict.fromkeys((*SEVERAL, *PHASES[1:]))))
         make_cifar(data, out / "cifar-choosing", CHOOSING, EXTRA)
     if "digits" in names:

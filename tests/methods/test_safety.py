@@ -8,12 +8,14 @@ from functools import partial
 
 import pytest
 import torch
-from small_networks import ADAPTING, assert_same_state, build, many_classes, run, snapshot, target_batches
+from small_networks import ADAPTING, assert_same_state, build, images, many_classes, run, snapshot, target_batches
 
 from tta_cattan import UserError
 from tta_cattan.config import load_cfg
 from tta_cattan.methods import AdaptationMethod, setup_model
-from tta_cattan.methods.safety import Collapse, Safety, effective_classes, in_range
+from tta_cattan.methods import safety as safety_module
+from tta_cattan.methods.safety import Collapse, Safety, effective_classes, in_range, overturned
+from tta_cattan.monitor.watch import Tap
 from tta_cattan.util.state import pack, unpack
 
 NOTHING = {"skipped_steps": 0, "collapses": 0, "divergences": 0, "safety_resets": 0}
@@ -32,6 +34,12 @@ def assert_finite(method: AdaptationMethod) -> None:
     assert all(torch.isfinite(value).all() for value in moments)
 
 
+def assert_same_calibration(method: AdaptationMethod, other: AdaptationMethod) -> None:
+    one, two = (method.target.calibration for method in (method, other))
+    assert one.count == two.count and one.mean.keys() == two.mean.keys()
+    assert all(torch.equal(one.mean[place], two.mean[place]) for place in one.mean)
+
+
 def assert_resets(method: AdaptationMethod, start: dict[str, torch.Tensor]) -> None:
     method.reset()
     assert_same_state(start, snapshot(method.model))
@@ -40,10 +48,49 @@ def assert_resets(method: AdaptationMethod, start: dict[str, torch.Tensor]) -> N
 
 @each_adapting
 @each_protocol
-def test_a_run_that_goes_well_raises_no_alarm(name, protocol):
-    method = build(name, lr=1e-3)
-    run(method, protocol, target_batches(320, 32), epochs=4)
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_a_run_that_goes_well_raises_no_alarm(name, protocol, batch):
+    method = build(name, many_classes(), lr=1e-3)
+    run(method, protocol, target_batches(20 * batch, batch), epochs=3)
     assert counts(method) == NOTHING
+
+
+@each_adapting
+@each_statistics
+@each_protocol
+def test_a_comparison_with_the_fresh_method_changes_nothing(name, statistics, protocol, monkeypatch):
+    found = []
+    for every in (1, 10**9):
+        monkeypatch.setattr(safety_module, "_EVERY", every)
+        method = build(name, statistics=statistics, on_collapse="report", mirror=True, steps=2)
+        found.append((run(method, protocol), snapshot(method), torch.get_rng_state(), method))
+    (logits, state, generator, compared), (others, other, same, alone) = found
+    assert torch.equal(logits, others) and torch.equal(generator, same)
+    assert_same_state(other, state)
+    assert_same_calibration(compared, alone)
+
+
+@each_adapting
+@each_protocol
+def test_the_fresh_method_is_the_one_after_a_reset(name, protocol):
+    method, batches = build(name, lr=0.1), target_batches()
+    run(method, protocol, batches)
+    before, x = snapshot(method.model), images(8, 3)
+    with method.at_start(), torch.no_grad():
+        fresh = method.infer(x, adapting=True)
+    assert_same_state(before, snapshot(method.model))
+    method.reset(keep_known=True)
+    with torch.no_grad():
+        torch.testing.assert_close(method.infer(x, adapting=True), fresh, rtol=0, atol=0)
+
+
+def test_a_monitor_sees_the_pass_that_adapts(monkeypatch):
+    monkeypatch.setattr(safety_module, "_EVERY", 1)
+    method, x = build("tent"), images(8, 3)
+    for _ in range(5):
+        method(x)
+    expected = Tap(method)(method.predict, x)[1]
+    assert torch.equal(Tap(method)(method, x)[1], expected)
 
 
 @each_adapting
@@ -107,13 +154,74 @@ def test_a_collapse_is_found_and_answered_by_the_key(reaction, caplog):
             logits = method(x)
             if method.safety.collapses:
                 break
-    assert "adaptation collapses: the last predictions fall into about 1." in caplog.text
+    assert "adaptation collapses: predictions that the fresh model is sure of are overturned" in caplog.text
     assert len(logits.argmax(1).unique()) <= 2
     assert counts(method) == {**NOTHING, "collapses": 1, "safety_resets": int(reaction == "reset")}
     assert any(not torch.equal(start[key], before[key]) for key in start)
     if reaction == "reset":
         assert_same_state(start, snapshot(method.model))
+        for _, x in target_batches(32 * 8, 8):
+            assert torch.equal(method(x), method.predict(x)), "it rests"
+        assert_same_state(start, snapshot(method.model))
+        method(x)
+        assert any(not torch.equal(start[key], value) for key, value in snapshot(method.model).items())
     assert_resets(method, start)
+
+
+def test_a_collapse_over_all_classes_is_found_and_answered_by_default(caplog):
+    method, few = build("cattan", many_classes(), lr=0.1, lambda_cb=10.0), Collapse()
+    start = snapshot(method.model)
+    with caplog.at_level(logging.WARNING, "tta_cattan"):
+        for _, x in target_batches(64 * 32, 32):
+            predicted = method(x).argmax(1)
+            assert not few.add(predicted), "its predictions are spread over the classes"
+            if method.safety.collapses:
+                break
+    assert few.classes > 4 and counts(method) == {**NOTHING, "collapses": 1, "safety_resets": 1}
+    assert "the method starts anew and rests" in caplog.text
+    method.aligned.clear()
+    assert_same_state(start, snapshot(method.model))
+
+
+def test_what_the_fresh_model_is_sure_of_weighs_more():
+    fresh = torch.tensor([[4.0, 0, 0], [0, 4.0, 0], [0, 0, 0.1], [0, 0, 0.1]])
+    top = fresh.softmax(1).sort(1).values
+    sure, unsure = (top[row, 2] - top[row, 1] for row in (0, 2))
+    adapted = torch.eye(3)[[0, 1, 0, 0]]  # the unsure ones change
+    assert overturned(adapted, fresh) == pytest.approx(float(2 * unsure - 0.25 * (2 * sure + 2 * unsure)))
+    assert overturned(torch.eye(3)[[1, 0, 2, 2]], fresh) > 1 > 0 > overturned(adapted, fresh)
+    assert overturned(fresh.roll(1, 1), fresh, 1.0) == pytest.approx(0), "all of them overturned"
+    assert overturned(torch.zeros(2, 1), torch.ones(2, 1)) == 0, "one class"
+
+
+def test_batches_are_compared_seldom_until_something_is_suspected():
+    safety, sure = Safety(on_collapse="report"), 9 * torch.eye(4)
+    other = sure.roll(1, 1)
+    assert [step for step in range(1, 40) if safety.compares()] == [16, 32]
+    assert not safety.compare(other, sure) and safety.compares() and safety.compares()
+    again = unpack(pack(safety))
+    assert [(one.compare(other, sure), one.collapses) for one in (safety, again) for _ in range(3)] == [
+        (False, 0), (False, 1), (False, 1),
+    ] * 2  # fmt: skip
+    assert not any(safety.compares() for _ in range(15)), "it is known"
+    for _ in range(13):
+        safety.compare(sure, sure)
+    assert safety.collapses == 1
+    for _ in range(3):
+        safety.compare(other, sure)
+    assert safety.collapses == 2, "it was over"
+
+
+def test_rests_grow_with_the_resets_and_a_batch_again_is_one():
+    safety, lengths = Safety(), []
+    for _ in range(3):
+        safety.rest()
+        lengths.append(0)
+        assert safety.rests(new_batch=False), "further updates on the batch of the alarm"
+        while safety.rests(new_batch=True):
+            assert safety.rests(new_batch=False)
+            lengths[-1] += 1
+    assert lengths == [32, 64, 128] and safety.resets == 3
 
 
 @pytest.mark.parametrize("reaction", ["report", "reset"])
@@ -165,11 +273,11 @@ def test_starting_again_keeps_what_the_whole_target_set_has_taught():
 
 
 def test_the_loss_may_rise_a_little_or_once():
-    safety, logits = Safety(on_divergence="reset"), torch.eye(4)
-    assert not any(safety.watch(logits, 0.2 + 0.01 * step) for step in range(200))
-    assert not safety.watch(logits, 1e6)
-    assert not safety.watch(logits, 2.0)
-    assert [safety.watch(logits, 1e6) for _ in range(6)] == [False] * 4 + [True, False]
+    safety = Safety()
+    assert not any(safety.watch(0.2 + 0.01 * step, 4) for step in range(200))
+    assert not safety.watch(1e6, 4)
+    assert not safety.watch(2.0, 4)
+    assert [safety.watch(1e6, 4) for _ in range(6)] == [False] * 4 + [True, False]
     assert safety.divergences == 1
 
 
@@ -180,15 +288,16 @@ def test_effective_classes_are_the_exponential_of_the_entropy():
 
 
 def test_a_stream_of_one_class_from_the_start_is_no_collapse():
-    safety, logits = Safety(on_collapse="reset"), torch.eye(4)[:1]
-    assert not any(safety.watch(logits, 0.0) for _ in range(100))
+    safety, predicted = Safety(), torch.zeros(1, dtype=torch.long)
+    for _ in range(100):
+        safety.watch_classes(predicted)
     assert safety.collapses == 0
 
 
 def test_a_collapse_counts_once_until_it_is_over():
-    safety, mixed, single = Safety(), torch.eye(4).repeat(16, 1), torch.eye(4)[:1].expand(64, -1)
-    for logits in (mixed, single, single, single, mixed, mixed, single, single):
-        safety.watch(logits, 0.0)
+    safety, mixed, single = Safety(), torch.arange(64) % 4, torch.zeros(64, dtype=torch.long)
+    for predicted in (mixed, single, single, single, mixed, mixed, single, single):
+        safety.watch_classes(predicted)
     assert safety.collapses == 2
 
 
@@ -240,9 +349,9 @@ def test_in_range(tensors, expected):
 
 
 def test_the_keys_reach_the_method():
-    cfg = load_cfg(None, ["MODEL.ADAPTATION", "tent", "SAFETY.ON_COLLAPSE", "reset"])
+    cfg = load_cfg(None, ["MODEL.ADAPTATION", "tent", "SAFETY.ON_COLLAPSE", "report"])
     safety = setup_model(torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2)), cfg).safety
-    assert (safety.on_collapse, safety.on_divergence) == ("reset", "report")
+    assert (safety.on_collapse, safety.on_divergence) == ("report", "reset")
 
 
 @pytest.mark.parametrize(

@@ -111,10 +111,13 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
     )
     mixed_precision: bool = key(False, "run the network in bfloat16 where that is exact enough", at="MIXED_PRECISION")
     on_collapse: str = key(
-        "report", "reaction to predictions that fall into few classes", one_of(*REACTIONS), at="SAFETY.ON_COLLAPSE"
+        "reset",
+        "reaction to overturned predictions that the fresh method is sure of",
+        one_of(*REACTIONS),
+        at="SAFETY.ON_COLLAPSE",
     )
     on_divergence: str = key(
-        "report", "reaction to a loss that stays far above its level", one_of(*REACTIONS), at="SAFETY.ON_DIVERGENCE"
+        "reset", "reaction to a loss that stays far above its level", one_of(*REACTIONS), at="SAFETY.ON_DIVERGENCE"
     )
 
     def __init__(
@@ -216,13 +219,14 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
 
     def _adapt(self, x: Tensor, indices: Tensor | None, again: bool) -> Tensor:
         """Update once, unless there is nothing to update or the loss forbids it."""
-        if self.optimizer is None:
+        self.new_batch = not again
+        if self.optimizer is None or self.safety.rests(self.new_batch):
             logits = self.predict(x)
             if all_finite(logits):
                 self.target.calibration.add(self._notes, self.statistics_momentum)
             return logits
-        self.new_batch = not again
         x = x.clone() if x.is_inference() else x
+        fresh = self._fresh_logits(x) if self.new_batch and self.safety.compares() else None
         # In mode "running" the pass moves the statistics before the loss shows whether it should have.
         layers = self.statistics_layers if self.statistics == "running" else []
         moved = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
@@ -237,12 +241,25 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
             self.optimizer.step()
             self.target.calibration.add(self._notes, self.statistics_momentum)
             in_bounds = in_range(_params(self.optimizer))
-            restart = self.safety.watch(logits, value) if in_bounds else self.safety.lost()
+            restart = self.safety.watch(value, logits.shape[1]) if in_bounds else self.safety.lost()
+            restart = restart or (fresh is not None and self.safety.compare(logits, fresh))
         self.optimizer.zero_grad()
         if restart:
-            self.safety.resets += 1
             self.reset(keep_known=True)
+            self.safety.rest()
         return logits.detach()
+
+    @torch.no_grad()
+    def _fresh_logits(self, x: Tensor) -> Tensor:
+        """Return what the method would predict after a reset.
+
+        Note: it comes before the pass that adapts, since a monitor takes the last one over a batch.
+        """
+        notes, self._notes = self._notes, None
+        with self.at_start():
+            logits = self.infer(x, adapting=True)
+        self._notes = notes
+        return logits
 
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits of a batch and the loss to be minimised on it."""
@@ -428,15 +445,24 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         self.target.classes, self.target.changed = samples.classes(before, self.class_change)
 
     @contextmanager
-    def as_source(self) -> Iterator[None]:
-        """Be the source model for a while: its parameters, its statistics, and no target."""
-        own, target, statistics = self._adapted_state(), self.target, self.statistics
+    def at_start(self) -> Iterator[None]:
+        """Have the parameters and buffers of the start for a while, as after ``reset(keep_known=True)``."""
+        own = self._adapted_state()
         try:
             self._load_adapted(self._source_state)
-            self.target, self.statistics = self.target_type(), "source"
             yield
         finally:
             self._load_adapted(own)
+
+    @contextmanager
+    def as_source(self) -> Iterator[None]:
+        """Be the source model for a while: its parameters, its statistics, and no target."""
+        target, statistics = self.target, self.statistics
+        try:
+            self.target, self.statistics = self.target_type(), "source"
+            with self.at_start():
+                yield
+        finally:
             self.target, self.statistics = target, statistics
 
     def _adapted_state(self) -> dict[str, Tensor]:

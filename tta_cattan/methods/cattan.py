@@ -308,10 +308,15 @@ class CATTAn(AdaptationMethod):
         return layer.bias is not None
 
     @contextmanager
-    def as_source(self) -> Iterator[None]:
-        """Be the source model for a while, without the alignment."""
-        with self.aligned.bypassed(), super().as_source():
-            yield
+    def at_start(self) -> Iterator[None]:
+        """Have ``Phi*`` of the subspace that ``prepare`` fitted, or, without one, no alignment."""
+        with super().at_start():
+            if self.target.known is None:
+                with self.aligned.bypassed():
+                    yield
+            else:
+                self._load_adapted({f"{self.aligned_name}.phi".lstrip("."): self.aligned.optimum})
+                yield
 
     def plain_network(self) -> nn.Module:
         """Return a plain copy of the source architecture with the alignment folded into the linear layer behind it."""

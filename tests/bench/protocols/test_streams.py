@@ -164,9 +164,9 @@ def test_a_short_last_window_is_not_the_worst():
 
 def test_a_collapse_is_dated():
     method = build("tent", many_classes(), lr=5.0)
-    evaluation = run_stream(method, stream(order="recurring", rounds=3))
+    evaluation = run_stream(method, stream(order="recurring", rounds=6))
     assert method.safety.collapses == len(evaluation.collapses) > 0
-    assert evaluation.collapses == sorted(evaluation.collapses) and evaluation.facts()["collapsed_at"][0] >= 8
+    assert evaluation.collapses == sorted(evaluation.collapses) and evaluation.facts()["collapsed_at"][0] >= 16 * 8
 
 
 def test_clean_accuracy_updates_nothing():

@@ -224,6 +224,8 @@ def _compute(
                     "%s on %s: %d of %d outputs are not finite and count as wrong",
                     cell.label, cell.target.label, lost, record.metrics["n"],
                 )  # fmt: skip
+            if resets := record.info.get("safety_resets"):
+                logger.warning("%s on %s: resets by SAFETY: %d", cell.label, cell.target.label, resets)
             found = accuracies[cell.label, cell.target]
             found.append(record.metrics.get("accuracy", float("nan")))
             if len(found) == wanted[cell.label, cell.target]:  # a line per domain, as in TENT: the mean over the seeds
