@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_networks import adam, build, images, run, snapshot, target_batches
+from small_networks import adam, assert_same_state, build, images, run, snapshot, target_batches
 
 from tta_cattan import CATTAnPlus, fit_source_moments
 from tta_cattan.bench.models.networks import shot_head
@@ -117,3 +117,17 @@ def test_a_whole_set_is_one_domain_and_all_of_it_counts():
 def test_the_configs_of_domains_name_the_layer_to_project(folder, name):
     (row,) = plan_rows(find_config(f"cfgs/{folder}/cattan.yaml"), [], [name])
     assert row.cfg[name.upper()].LAYER == "backbone"
+
+
+def test_safety_compares_with_the_aligned_model_and_leaves_no_trace():
+    method, batches = projecting(), target()
+    method.prepare(batches)
+    expected = method.predict(batches[0][1])
+    for _ in range(3):
+        for indices, x in batches:
+            method(x, indices)
+    before = snapshot(method), method.predict(batches[0][1])
+    assert not torch.equal(before[1], expected)
+    torch.testing.assert_close(method._fresh_logits(batches[0][1]), expected, rtol=0, atol=0)
+    assert_same_state(before[0], snapshot(method))
+    assert torch.equal(method.predict(batches[0][1]), before[1])

@@ -176,8 +176,8 @@ def shift_weight(target: Moments, mean: Tensor, var: Tensor, n: float, compositi
 def projected(z: Tensor, basis: Tensor, mean: Tensor, phi: Tensor | None = None) -> Tensor:
     """Return ``m_s + (z - m_s) W_s Phi W_s^T`` of features in any layout; ``basis`` is ``W_s``, ``mean`` is ``m_s``.
 
-    Without ``phi`` that is ``Phi* = W_t^T W_s`` where the target spans the whole space, ``W_t = I``: directions that the
-    source does not vary in, and nothing behind was trained on, are left out.
+    Without ``phi`` that is ``Phi* = W_t^T W_s`` where the target spans the whole space, ``W_t = I``: directions that
+    the source does not vary in, and nothing behind was trained on, are left out.
     """
     place = channel_place(z, len(basis))
     basis, mean = basis.to(z.dtype), mean.to(z.dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +24,10 @@ _KAPPA = 0.9  # share of the past in the running mean prediction (Mummadi et al.
 class CATTAnPlus(CATTAnForward):
     """CATTAn-F; offline it also learns, and its predictions use the target's classes.
 
-    ``prepare`` takes the moments of the whole target and fixes them. The epochs then minimise
-    ``lambda_lr L_lr + lambda_align ||Phi - I||^2 + lambda_cb KL(m || uniform)``, with the running mean prediction ``m``,
-    over the norm affines and, where ``layer`` is named, ``Phi`` of ``z -> m_s + (z - m_s) W_s Phi W_s^T``: CATTAn's loss
-    with ``W_t = W_s``. Without ``prepare``, in a stream, no parameter moves.
+    ``prepare`` takes the moments of the whole target and fixes them. The epochs then minimise CATTAn's loss with
+    ``W_t = W_s``, ``lambda_lr L_lr + lambda_align ||Phi - I||^2 + lambda_cb KL(m || uniform)`` with the running mean
+    prediction ``m``, over the norm affines and, where ``layer`` is named, ``Phi`` of
+    ``z -> m_s + (z - m_s) W_s Phi W_s^T``. Without ``prepare``, in a stream, no parameter moves.
     """
 
     title = "CATTAn+"
@@ -38,9 +40,14 @@ class CATTAnPlus(CATTAnForward):
     lambda_cb: float = key(1.0, "offline: weight of the class balance", at_least(0), origin="paper")
     lambda_align: float = key(0.01, "offline: weight of the alignment cost; the paper's is 1", at_least(0))
 
+    @property
+    def learns(self) -> bool:
+        """Whether the moments of the whole target are known, from which the updates start."""
+        return isinstance(self.target.known, ForwardTarget)
+
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
-        """Return the affines and ``Phi`` where the moments of the whole target are known, otherwise nothing."""
-        if not isinstance(self.target.known, ForwardTarget):
+        """Return the affines and ``Phi`` where the method learns, otherwise nothing."""
+        if not self.learns:
             return [], []
         params, names = affine_parameters(self.model)
         if self.subspace is None:
@@ -64,14 +71,23 @@ class CATTAnPlus(CATTAnForward):
             self.begin_updates()
 
     def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None, again: bool = False) -> Tensor:
-        """Update once on a batch of a target whose moments are known; otherwise do as CATTAn-F does."""
-        learns = self.optimizer is not None and not self._pauses
-        return (AdaptationMethod if learns else CATTAnForward).forward_and_adapt(self, x, indices, again)
+        """Update once on a batch where the method learns; otherwise do as CATTAn-F does."""
+        updates = self.learns and not self._pauses
+        return (AdaptationMethod if updates else CATTAnForward).forward_and_adapt(self, x, indices, again)
 
-    def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the logits of a batch under the known moments, and the loss."""
-        logits = self.infer(x, adapting=False)
-        return logits, self.guarded_loss(logits)
+    @contextmanager
+    def at_start(self) -> Iterator[None]:
+        """Have the source's parameters, and no ``Phi``."""
+        phi, self.target.phi = self.target.phi, None
+        try:
+            with super().at_start():
+                yield
+        finally:
+            self.target.phi = phi
+
+    def infer(self, x: Tensor, adapting: bool) -> Tensor:
+        """Run the aligned model; the moments of a whole target do not move."""
+        return super().infer(x, adapting and not self.learns)
 
     def loss(self, logits: Tensor) -> Tensor:
         """``L = lambda_lr L_lr + lambda_cb KL(m || uniform) + lambda_align ||Phi - I||^2``."""
