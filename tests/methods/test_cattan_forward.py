@@ -395,7 +395,7 @@ def test_a_mixture_goes_on_from_its_state_bit_for_bit():
 
 def test_domains_that_follow_each_other_are_no_mixture():
     method = build("cattan_forward")
-    for name in ("bright", "dark", "bright", "dark"):
-        for seed in range(6):
+    for name, batches in (("bright", 6), ("dark", 6), ("strong", 1), ("bright", 6), ("dark", 3), ("strong", 9)):
+        for seed in range(batches):
             method(shifted(name, seed, 64))
     assert not any(domain.mixed for domain in method.target.domains)

@@ -31,8 +31,17 @@ def k_means(rows: Tensor, k: int, seed: int = 0) -> Tensor:
     return best[1]
 
 
-def two_modes(rows: Tensor, seed: int = 0) -> tuple[Tensor, float]:
-    """Return each row's mode (0 or 1) and how much likelier two modes make a row that was not fitted (nats).
+def drift(rows: Tensor, size: int) -> float:
+    """Return how much more the means of successive blocks of ``size`` rows vary than by chance: 1 for any one mixture.
+
+    ``sum_j var_b(m_bj) / (sum_j var_i(x_ij) / size)`` over coordinates j, blocks b and rows i.
+    """
+    means = rows.unflatten(0, (-1, size)).mean(1)
+    return float(size * means.var(0).sum() / rows.var(0).sum())
+
+
+def gain_of_two(rows: Tensor, seed: int = 0) -> float:
+    """Return how much likelier two modes than one make a row that was not fitted (nats).
 
     Both models have one covariance ``S``: ``log(pi_0 N(x; m_0, S) + pi_1 N(x; m_1, S)) - log N(x; m, S')``, fitted to
     half of the rows, mean over the other half, and the other way round.
@@ -42,12 +51,10 @@ def two_modes(rows: Tensor, seed: int = 0) -> tuple[Tensor, float]:
     x = centred @ basis.T
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
     halves = order.tensor_split(2)
-    gains = [
+    return 0.5 * sum(
         (_log_density(x[other], *_fit(x[half], 2)) - _log_density(x[other], *_fit(x[half], 1))).mean().item()
         for half, other in (halves, halves[::-1])
-    ]
-    parts, means, covariance = _fit(x, 2)
-    return _joint(x, parts, means, covariance).argmax(1), sum(gains) / 2
+    )
 
 
 def _fit(x: Tensor, modes: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,7 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from tta_cattan.alignment.modes import k_means, two_modes
+from tta_cattan.alignment.modes import drift, gain_of_two, k_means
 from tta_cattan.alignment.recolouring import (
     Moments,
     SourceMoments,
@@ -65,6 +65,7 @@ _FEWEST = 4  # images of a domain before anything is done about it
 _WINDOW = 16  # images that smaller batches are judged by
 _JUMP = 4.0  # distance at which the window begins anew
 _SEEN = 512  # images by which a stream is judged: are its domains mixed?
+_BLOCKS, _DRIFT = 8, 2.0  # of these images, and how much more than by chance the blocks may differ in a mixture
 _TWO = 0.15  # nats per image by which two modes have to be likelier than one
 _KINDS = 6  # domains that a mixture is taken apart into
 _MIXED = 3.0  # squared distance, in units of the source's spread, that known domains save the images of a mixed batch
@@ -87,15 +88,13 @@ class Seen:
     def kinds(self, precision: Tensor, most: int) -> list[Tensor]:
         """Return the signatures of each kind of images, where at least two and at most ``most`` come by turns.
 
-        ``precision`` is that of the source's signatures. Note: domains that follow each other do not come by turns.
+        ``precision`` is that of the source's signatures. Note: where domains follow each other, the images drift.
         """
         if self.signatures is None or len(self.signatures) < _SEEN or self.untested < _SEEN // 2:
             return []
         self.untested = 0
         scaled = self.signatures @ matrix_power(precision, 0.5)
-        mode, gain = two_modes(scaled)
-        share, turns = float(mode.float().mean()), float((mode[1:] != mode[:-1]).float().mean())
-        if gain <= _TWO or turns < share * (1 - share):
+        if drift(scaled, _SEEN // _BLOCKS) > _DRIFT or gain_of_two(scaled) <= _TWO:
             return []
         cluster = k_means(scaled, most)
         found = [self.signatures[cluster == number] for number in range(most)]
