@@ -105,7 +105,8 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
     )
     class_change: float = key(
         0.05,
-        "share of the source model's predictions that have changed at which they count half; 0 = in full",
+        "share of the source model's predictions that have changed at which the target's classes, and the updates of "
+        "CATTAn+, count half; 0 = in full",
         at_least(0),
         at="CLASSES.CHANGE",
     )
@@ -437,12 +438,16 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         if not self.classes:
             return
         self.target.classes = None
-        with self.as_source():
-            before = [self.infer(x, adapting=False).argmax(1) for _, x in batches]
+        before = self.source_predictions(batches)
         samples = TargetSamples()
         for _, x in batches:
             samples.add(*self.logits_and_head_input(x, adapting=False))
         self.target.classes, self.target.changed = samples.classes(before, self.class_change)
+
+    def source_predictions(self, batches: Batches) -> list[Tensor]:
+        """Return the classes that the source model predicts, batch by batch."""
+        with self.as_source():
+            return [self.infer(x, adapting=False).argmax(1) for _, x in batches]
 
     @contextmanager
     def at_start(self) -> Iterator[None]:

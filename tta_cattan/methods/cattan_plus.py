@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tta_cattan.alignment import change_weight
 from tta_cattan.losses import hard_likelihood_ratio
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.methods.cattan_forward import CATTAnForward, ForwardTarget
@@ -27,7 +28,8 @@ class CATTAnPlus(CATTAnForward):
     ``prepare`` takes the moments of the whole target and fixes them. The epochs then minimise CATTAn's loss with
     ``W_t = W_s``, ``lambda_lr L_lr + lambda_align ||Phi - I||^2 + lambda_cb KL(m || uniform)`` with the running mean
     prediction ``m``, over the norm affines and, where ``layer`` is named, ``Phi`` of
-    ``z -> m_s + (z - m_s) W_s Phi W_s^T``. Without ``prepare``, in a stream, no parameter moves.
+    ``z -> m_s + (z - m_s) W_s Phi W_s^T``. The rate is ``lr c^2 / (c^2 + class_change^2)``, where the alignment changed
+    the share ``c`` of the source model's predictions. Without ``prepare``, in a stream, no parameter moves.
     """
 
     title = "CATTAn+"
@@ -60,8 +62,13 @@ class CATTAnPlus(CATTAnForward):
     def prepare(self, batches: Batches) -> None:
         """Take the moments of the whole target and keep them: the updates start from there."""
         super().prepare(batches)
-        if self.target.domain is not None:
-            self.begin_target(replace(self.target))
+        if self.target.domain is None:
+            return
+        changed = [
+            self.infer(x, adapting=False).argmax(1) != before
+            for before, (_, x) in zip(self.source_predictions(batches), batches, strict=True)
+        ]
+        self.begin_target(replace(self.target, changed=torch.cat(changed).double().mean().item()))
 
     def begin_target(self, known: Any = None) -> None:
         """Begin with nothing, or where ``prepare`` ended."""
@@ -69,6 +76,8 @@ class CATTAnPlus(CATTAnForward):
         if isinstance(known, ForwardTarget):
             self.target = replace(known, known=known, balance=RunningBalance())
             self.begin_updates()
+            for group in self.optimizer.param_groups:
+                group["lr"] *= change_weight(known.changed, self.class_change)
 
     def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None, again: bool = False) -> Tensor:
         """Update once on a batch where the method learns; otherwise do as CATTAn-F does."""
