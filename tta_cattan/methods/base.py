@@ -438,16 +438,12 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         if not self.classes:
             return
         self.target.classes = None
-        before = self.source_predictions(batches)
+        with self.as_source():
+            before = [self.infer(x, adapting=False).argmax(1) for _, x in batches]
         samples = TargetSamples()
         for _, x in batches:
             samples.add(*self.logits_and_head_input(x, adapting=False))
         self.target.classes, self.target.changed = samples.classes(before, self.class_change)
-
-    def source_predictions(self, batches: Batches) -> list[Tensor]:
-        """Return the classes that the source model predicts, batch by batch."""
-        with self.as_source():
-            return [self.infer(x, adapting=False).argmax(1) for _, x in batches]
 
     @contextmanager
     def at_start(self) -> Iterator[None]:

@@ -59,16 +59,17 @@ class CATTAnPlus(CATTAnForward):
             self.target.phi = torch.eye(basis.shape[1], dtype=basis.dtype, device=basis.device)
         return [*params, self.target.phi.requires_grad_()], [*names, f"{self.layer}.phi"]
 
+    @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
         """Take the moments of the whole target and keep them: the updates start from there."""
-        super().prepare(batches)
-        if self.target.domain is None:
-            return
-        changed = [
-            self.infer(x, adapting=False).argmax(1) != before
-            for before, (_, x) in zip(self.source_predictions(batches), batches, strict=True)
-        ]
-        self.begin_target(replace(self.target, changed=torch.cat(changed).double().mean().item()))
+        self.begin_target(known=True)
+        changed = []
+        for _, x in batches:
+            with self.as_source():
+                before = self.infer(x, adapting=False).argmax(1)
+            changed.append(self.infer(x, adapting=True).argmax(1) != before)
+        if self.target.domain is not None:
+            self.begin_target(replace(self.target, changed=torch.cat(changed).double().mean().item()))
 
     def begin_target(self, known: Any = None) -> None:
         """Begin with nothing, or where ``prepare`` ended."""
@@ -77,7 +78,7 @@ class CATTAnPlus(CATTAnForward):
             self.target = replace(known, known=known, balance=RunningBalance())
             self.begin_updates()
             for group in self.optimizer.param_groups:
-                group["lr"] *= change_weight(known.changed, self.class_change)
+                group["lr"] *= change_weight(known.changed or 0.0, self.class_change)
 
     def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None, again: bool = False) -> Tensor:
         """Update once on a batch where the method learns; otherwise do as CATTAn-F does."""
