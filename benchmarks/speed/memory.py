@@ -1,4 +1,4 @@
-"""The peak memory of a step of CATTAn over that of TENT, and what a cell copies."""
+"""The peak memory of a step of CATTAn and of CATTAn+ offline over that of TENT, and what a cell copies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 
 import torch
 
-from benchmarks.speed.subjects import TINY, TINY_DIM, aligned, network
+from benchmarks.speed.subjects import TINY, TINY_DIM, aligned, learning, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, peak_memory, show_bytes
 from tta_cattan.methods.tent import Tent
@@ -18,19 +18,19 @@ def measure(tiny: bool = False) -> list[Line]:
     name, dim, d = (TINY, TINY_DIM, 8) if tiny else ("resnet50", 2048, 800)
     x = torch.rand(2, 3, 32, 32) if tiny else torch.rand(16, 3, 224, 224)
     model = network(name)
-    peaks = {"TENT": [], "CATTAn": []}
+    peaks: dict[str, list[int]] = {"TENT": [], "CATTAn": [], "CATTAn+": []}
+    build = {"TENT": Tent, "CATTAn": lambda own: aligned(own, dim, d), "CATTAn+": lambda own: learning(own, x)}
     for _ in range(1 if tiny else 3):
         for label in peaks:
 
             def build_and_step(label: str = label) -> None:
-                own = copy.deepcopy(model)
-                method = Tent(own) if label == "TENT" else aligned(own, dim, d)
-                method(x)
+                build[label](copy.deepcopy(model))(x)
 
             peaks[label].append(peak_memory(build_and_step))
-    tent, cattan = (sorted(values)[len(values) // 2] for values in peaks.values())
+    tent, cattan, plus = (sorted(values)[len(values) // 2] for values in peaks.values())
     what = f"{name}, batch {len(x)}, {x.shape[-1]} px"
     lines = [Line(f"peak memory of a CATTAn step, {what}, d = {d}", "TENT step", *_show(cattan, tent))]
+    lines.append(Line(f"peak memory of a CATTAn+ step, {what}, offline", "TENT step", *_show(plus, tent)))
     shared, whole = ([copier(model) for _ in range(1)] for copier in (copy_for_adaptation, copy.deepcopy))
     sizes = [_own_bytes(copies[0], model) for copies in (shared, whole)]
     lines.append(Line(f"memory of the copy that a cell adapts, {name}", "deep copy", *_show(*sizes)))

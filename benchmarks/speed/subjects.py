@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from tta_cattan.alignment import Subspace
+from tta_cattan.alignment import Subspace, fit_source_moments
 from tta_cattan.bench import Domain
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.models.networks import SmallResNet
@@ -16,6 +16,7 @@ from tta_cattan.bench.run.plan import Job
 from tta_cattan.bench.run.setting import Setting
 from tta_cattan.config import load_cfg
 from tta_cattan.methods.cattan import CATTAn
+from tta_cattan.methods.cattan_plus import CATTAnPlus
 from tta_cattan.util.upstream import import_torchvision
 
 TINY = "SmallResNet"  # the network that only shows that a benchmark runs
@@ -39,9 +40,18 @@ def random_subspace(dim: int, d: int, seed: int = 0) -> Subspace:
 
 def aligned(model: nn.Module, dim: int, d: int, **options: object) -> CATTAn:
     """Return CATTAn as it is after ``prepare``, with random subspaces."""
-    method = CATTAn(model, source_subspace=random_subspace(dim, d), d=d, **options)
+    # A reset would take the random subspaces away.
+    method = CATTAn(model, source_subspace=random_subspace(dim, d), d=d, on_collapse="report", **options)
     method.aligned.align(random_subspace(dim, d, 1).basis, method.source.basis)
     method.begin_updates()
+    return method
+
+
+def learning(model: nn.Module, x: Tensor) -> CATTAnPlus:
+    """Return CATTAn+ as it is after ``prepare`` on ``x``, with the moments of other random images."""
+    moments = fit_source_moments(model, [torch.rand_like(x) + 0.5])
+    method = CATTAnPlus(model, source_moments=moments, class_change=0.0, on_collapse="report")
+    method.prepare([(torch.arange(len(x)), x)])
     return method
 
 
