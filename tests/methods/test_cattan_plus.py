@@ -22,7 +22,7 @@ def test_in_a_stream_it_is_cattan_f_and_no_parameter_moves():
 def test_offline_the_classes_have_a_say():
     plus, forward = build("cattan_plus", class_change=0.0), build("cattan_forward")
     for method in (plus, forward):
-        run(method, "offline", epochs=0)
+        run(method, "offline")
     x = images(8, 5)
     assert plus.target.classes is not None and forward.target.classes is None
     torch.testing.assert_close(plus.infer(x, adapting=False), forward.predict(x), rtol=0, atol=0)

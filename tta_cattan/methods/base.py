@@ -65,7 +65,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
     """
 
     title: ClassVar[str] = ""  # as papers write its name; empty: the registered name
-    adapts: ClassVar[bool] = True  # whether forward updates anything; False needs no normalisation layers
+    adapts: bool = True  # whether forward updates anything; False needs no normalisation layers
     needs_images: ClassVar[bool] = False
     target_type: ClassVar[type[Target]] = Target  # what it learns of a target
     source_argument: ClassVar[str] = "source_subspace"  # of the constructor: what it knows of the source's data

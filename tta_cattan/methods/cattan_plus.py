@@ -1,4 +1,4 @@
-"""CATTAn+: CATTAn-F and, where there is a whole target set, CATTAn's updates and the target's classes."""
+"""CATTAn+: CATTAn-F and, where there is a whole target set, the target's classes or CATTAn's updates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KAPPA = 0.9  # share of the past in the running mean prediction (Mummadi et al.
 
 @ADAPTATION_REGISTRY.register("cattan_plus")
 class CATTAnPlus(CATTAnForward):
-    """CATTAn-F; offline it also learns, and its predictions use the target's classes.
+    """CATTAn-F; offline its predictions use the target's classes, or, with ``classes=False``, it learns.
 
     ``prepare`` takes the moments of the whole target and fixes them. The epochs then minimise CATTAn's loss with
     ``W_t = W_s``, ``lambda_lr L_lr + lambda_align ||Phi - I||^2 + lambda_cb KL(m || uniform)`` with the running mean
@@ -41,6 +41,11 @@ class CATTAnPlus(CATTAnForward):
     lambda_lr: float = key(0.025, "offline: weight of the confidence loss", at_least(0), origin="paper")
     lambda_cb: float = key(1.0, "offline: weight of the class balance", at_least(0), origin="paper")
     lambda_align: float = key(0.01, "offline: weight of the alignment cost; the paper's is 1", at_least(0))
+
+    def inspect(self, model: nn.Module) -> None:
+        """Look for affines too where it is to learn."""
+        self.adapts = not self.classes
+        super().inspect(model)
 
     @property
     def learns(self) -> bool:
@@ -62,6 +67,9 @@ class CATTAnPlus(CATTAnForward):
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
         """Take the moments of the whole target and keep them: the updates start from there."""
+        if self.classes:
+            super().prepare(batches)
+            return
         self.begin_target(known=True)
         changed = []
         for _, x in batches:
