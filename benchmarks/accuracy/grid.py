@@ -149,12 +149,13 @@ def run_grid(grid: Grid, out: Path) -> dict[tuple[str, str], Entry]:
     """Return the entries of a grid by (method, column); what is in the results already is not computed again."""
     found = {}
     for column in grid.columns:
-        options = [*COLUMNS[column]] if "CLASSES.USE" in COLUMNS[column] else [*COLUMNS[column], "CLASSES.USE", False]
+        classes = "CLASSES.USE" in COLUMNS[column]
+        options = [*COLUMNS[column]] if classes else [*COLUMNS[column], "CLASSES.USE", False]
         for method in grid.methods:
             if method == "source" and column != grid.columns[0]:
                 continue
             chosen: Mapping[str, Any] = {}
-            if method not in FIXED:
+            if method in LEARNING or (method == "cattan_plus" and not classes):
                 tried = [f"OPTIM.LR={','.join(map(str, grid.rates))}", *grid.readings]
                 cfg = grid.choosing_cfg or grid.cfg
                 chosen = best_settings(_records(grid, cfg, [*grid.choosing, *options], method, tried, out))
