@@ -48,9 +48,10 @@ def aligned(model: nn.Module, dim: int, d: int, **options: object) -> CATTAn:
 
 
 def learning(model: nn.Module, x: Tensor) -> CATTAnPlus:
-    """Return CATTAn+ as it is after ``prepare`` on ``x``, with the moments of other random images."""
-    moments = fit_source_moments(model, [torch.rand_like(x) + 0.5])
-    method = CATTAnPlus(model, source_moments=moments, class_change=0.0, on_collapse="report")
+    """Return CATTAn+ as it is after ``prepare`` on ``x``, with the moments of darker random images."""
+    source = torch.rand(64, *x.shape[1:2], 64, 64) * torch.rand(64, 3, 1, 1)
+    options = {"classes": False, "class_change": 0.0, "far": 1e9, "on_collapse": "report"}
+    method = CATTAnPlus(model, source_moments=fit_source_moments(model, [source]), **options)
     method.prepare([(torch.arange(len(x)), x)])
     return method
 
