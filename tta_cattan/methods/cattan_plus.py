@@ -38,9 +38,13 @@ class CATTAnPlus(CATTAnForward):
     classes = True
     lr = 1e-4
 
-    lambda_lr: float = key(0.025, "offline: weight of the confidence loss", at_least(0), origin="paper")
-    lambda_cb: float = key(1.0, "offline: weight of the class balance", at_least(0), origin="paper")
-    lambda_align: float = key(0.01, "offline: weight of the alignment cost; the paper's is 1", at_least(0))
+    lambda_lr: float = key(
+        0.025, "offline, without classes: weight of the confidence loss", at_least(0), origin="paper"
+    )
+    lambda_cb: float = key(1.0, "offline, without classes: weight of the class balance", at_least(0), origin="paper")
+    lambda_align: float = key(
+        0.01, "offline, without classes: weight of the alignment cost; the paper's is 1", at_least(0)
+    )
 
     def inspect(self, model: nn.Module) -> None:
         """Look for affines too where it is to learn."""
