@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -44,6 +46,32 @@ def test_a_press_that_python_drops_ends_the_next_step_of_a_loop(way, unraisable)
     assert pressed.is_set() and steps == (2 if way == "iterate" else 3)
     assert unraisable == [], "no traceback of what is raised again"
     raise_if_interrupted()  # of the block that is over, nothing is left
+
+
+@pytest.mark.parametrize("wish", ["", "1"])
+def test_a_press_at_any_line_of_a_new_bar_leaves_no_traceback(wish, monkeypatch, unraisable):
+    monkeypatch.setenv("TTA_CATTAN_PROGRESS", wish)
+    for number in itertools.count():
+        left = number
+
+        def trace(frame, event, arg):
+            nonlocal left
+            code = frame.f_code
+            if event == "line" and code.co_name == "__init__" and code.co_filename.endswith(("progress.py", "std.py")):
+                left -= 1
+                if left < 0:
+                    sys.settrace(None)
+                    signal.raise_signal(signal.SIGINT)
+            return trace
+
+        with interruptible() as pressed, contextlib.suppress(KeyboardInterrupt):
+            sys.settrace(trace)
+            progress(None, 4, "steps")
+            sys.settrace(None)
+        assert unraisable == [], f"pressed at line {number}"
+        if not pressed.is_set():
+            break
+    assert number > 50
 
 
 def test_other_errors_in_del_are_still_told(unraisable):

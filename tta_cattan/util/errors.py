@@ -72,11 +72,11 @@ def interruptible() -> Iterator[threading.Event]:
         pressed.set()
         raise KeyboardInterrupt
 
-    def without_interrupts(lost: Any) -> None:
-        if not isinstance(lost.exc_value, KeyboardInterrupt):
+    def until_pressed(lost: Any) -> None:
+        if not pressed.is_set():  # afterwards it is the interrupt, or the end of what it left half made
             hook(lost)
 
-    hook, sys.unraisablehook = sys.unraisablehook, without_interrupts
+    hook, sys.unraisablehook = sys.unraisablehook, until_pressed
     signal.signal(signal.SIGINT, press)
     try:
         yield pressed
