@@ -40,10 +40,8 @@ def random_subspace(dim: int, d: int, seed: int = 0) -> Subspace:
 
 def aligned(model: nn.Module, dim: int, d: int, **options: object) -> CATTAn:
     """Return CATTAn as it is after ``prepare``, with random subspaces."""
-    # A reset would take the random subspaces away.
-    method = CATTAn(model, source_subspace=random_subspace(dim, d), d=d, on_collapse="report", **options)
-    method.aligned.align(random_subspace(dim, d, 1).basis, method.source.basis)
-    method.begin_updates()
+    method = CATTAn(model, source_subspace=random_subspace(dim, d), d=d, **options)
+    method.begin_target(random_subspace(dim, d, 1))
     return method
 
 

@@ -216,6 +216,58 @@ def test_convolutions_that_do_the_work_of_their_layers_give_the_same(bias, monke
             torch.testing.assert_close(merged, method.predict(x), atol=1e-5, rtol=1e-5)
 
 
+class Standardized(nn.Conv2d):
+    """Divides its weights by their deviation, which a map merged into them would change."""
+
+    def forward(self, x):
+        return self._conv_forward(x, self.weight / self.weight.std(), self.bias)
+
+
+@pytest.mark.parametrize(
+    "convolution", [nn.ConvTranspose2d(3, 8, 3, padding=1), Standardized(3, 8, 3, padding=1)], ids=["transposed", "own"]
+)
+def test_nothing_is_merged_into_a_layer_that_is_not_a_plain_convolution(convolution, monkeypatch):
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        convolution, nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
+    )
+    method = CATTAnForward(net.eval(), source_moments=fit_source_moments(net, [images(64, 1)]))
+    for seed in range(3):
+        method(shifted("strong", seed, 64))
+    assert method.target.domain.maps["1"][0].ndim == 2
+    x = shifted("strong", 9, 64)
+    merged = method.predict(x)
+    monkeypatch.setattr(CATTAnForward, "_convolutions", lambda self: {})
+    torch.testing.assert_close(merged, method.predict(x), atol=1e-5, rtol=1e-5)
+    with pytest.raises(UserError, match="feeds '1' directly"):
+        method.fold()
+
+
+@pytest.mark.parametrize("padding", ["valid", "same", 0, (2, 1)])
+def test_moments_of_a_large_map_are_those_of_every_so_many_th_position(padding, monkeypatch):
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 6, (5, 3), padding=padding), nn.BatchNorm2d(6), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5),
+    ).eval()  # fmt: skip
+    source = [torch.randn(64, 3, 76, 104) for _ in range(2)]
+    merging, apart = (CATTAnForward(copy.deepcopy(net), source_moments=fit_source_moments(net, source)) for _ in "ab")
+    asked = []
+    conv_forward = nn.Conv2d._conv_forward
+    monkeypatch.setattr(nn.Conv2d, "_conv_forward", lambda m, x, *a: asked.append(m.stride) or conv_forward(m, x, *a))
+    for _ in range(3):
+        x = 1.5 * torch.randn(64, 3, 76, 104) + 1
+        logits = merging(x)
+        with monkeypatch.context() as patch:
+            patch.setattr(CATTAnForward, "_convolutions", lambda self: {})
+            torch.testing.assert_close(apart(x), logits, atol=1e-4, rtol=1e-4)
+    assert padding == "same" or (3, 4) in asked, "the convolution was never sparse"
+    for name, moments in apart.target.domain.moments.items():
+        torch.testing.assert_close(merging.target.domain.moments[name].cov, moments.cov, atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(merging.target.domain.moments[name].mean, moments.mean, atol=1e-4, rtol=1e-3)
+
+
 def test_domains_far_from_the_source_are_told_apart_by_their_own_spread():
     method = build("cattan_forward")
     for seed in range(4):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -93,13 +93,17 @@ class Moments:
 
 
 def sampled(x: Tensor) -> Tensor:
-    """Return a layer's input as images x C x positions in float32, at most about 16 x 16 positions of each image."""
+    """Return a layer's input as images x C x positions in float32, at most 16 x 16 positions of each image."""
     if x.ndim == 2:
         return x.float()[..., None]
-    sizes = x.shape[2:]
-    most = _POSITIONS if len(sizes) > 1 else _POSITIONS**2
-    places = tuple(slice(None, None, max(1, size // most)) for size in sizes)
+    places = tuple(slice(None, None, step) for step in sampling(x.shape[2:]))
     return x[(slice(None), slice(None), *places)].float().flatten(2)
+
+
+def sampling(sizes: Sequence[int]) -> list[int]:
+    """Return which of so many positions per side ``sampled`` takes: one in how many."""
+    most = _POSITIONS if len(sizes) > 1 else _POSITIONS**2
+    return [-(-size // most) for size in sizes]
 
 
 def image_moments(rows: Tensor) -> tuple[Tensor, Tensor]:
