@@ -220,7 +220,7 @@ def test_a_source_model_that_was_changed_after_training_is_refused(tmp_path, cap
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
     assert metadata["sha256"] == first.sha256
-    random = {name: torch.rand_like(value.float()).to(value) for name, value in first.model.state_dict().items()}
+    random = {n: torch.rand(v.shape).to(v.dtype) for n, v in first.model.state_dict().items()}
     for changed in (metadata, {**metadata, "sha256": ""}, None):
         save_file(random, path, metadata=changed)
         with pytest.raises(UserError, match=rf"{path.name} was changed after training: delete it to train again"):

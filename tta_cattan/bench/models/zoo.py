@@ -275,6 +275,11 @@ def resolve_device(name: str) -> torch.device:
         raise UserError(f"DEVICE = {name!r} cannot be used here ({first_line(error)}): use 'auto' or 'cpu'") from error
 
 
+def placed(model: nn.Module, device: str) -> nn.Module:
+    """Return ``model`` on the device that ``DEVICE`` names, channels last: convolutions are faster that way."""
+    return model.to(resolve_device(device), memory_format=torch.channels_last)
+
+
 def load_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> LoadedModel:
     """Return the model that ``MODEL.ARCH`` names, for images in [0, 1].
 
@@ -296,7 +301,7 @@ def load_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> Loa
         raise UserError(f"MODEL.ARCH = {arch!r} comes without weights: set MODEL.CKPT_PATH to a checkpoint of it")
     else:
         model, origin = load_from_robustbench(arch, str(family), cfg.CKPT_DIR)
-    return LoadedModel.of(model.to(resolve_device(cfg.DEVICE)), origin)
+    return LoadedModel.of(placed(model, cfg.DEVICE), origin)
 
 
 def untrained_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> nn.Module | None:

@@ -24,6 +24,7 @@ from tta_cattan.bench.models.zoo import (
     LoadedModel,
     check_arch,
     is_library_name,
+    placed,
     resolve_device,
     without_head,
 )
@@ -62,9 +63,7 @@ def load_encoder(cfg: CfgNode) -> LoadedModel:
     model, head = without_head(arch, pretrained=not path)
     if path:
         load_weights(inner_network(model), path, ignored=(*_DECODER, *(f"{name}." for name in head)))
-    # Channels last: convolutions are a quarter faster on a CPU.
-    model = model.to(resolve_device(cfg.DEVICE), memory_format=torch.channels_last)
-    return LoadedModel.of(model, path or f"the weights of {arch}")
+    return LoadedModel.of(placed(model, cfg.DEVICE), path or f"the weights of {arch}")
 
 
 @torch.no_grad()

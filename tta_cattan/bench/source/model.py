@@ -28,7 +28,7 @@ from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.datasets import split_at_random, take
 from tta_cattan.bench.data.stream import Batch, Stream
 from tta_cattan.bench.models.checkpoints import load_weights
-from tta_cattan.bench.models.zoo import Architecture, LoadedModel, find_architecture, load_model, resolve_device
+from tta_cattan.bench.models.zoo import Architecture, LoadedModel, find_architecture, load_model, placed, resolve_device
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path, sha256_file, sha256_text
 from tta_cattan.util.progress import progress
@@ -82,7 +82,7 @@ def train_source(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
     model = architecture(benchmark.num_classes, cfg.MODEL)
     if path.is_file():
         load_weights(model, path)
-        loaded = LoadedModel.of(model.to(device), str(path))
+        loaded = LoadedModel.of(placed(model, cfg.DEVICE), str(path))
         if loaded.sha256 != _metadata(path).get("sha256"):
             raise UserError(f"{path} was changed after training: delete it to train again")
         return loaded
@@ -91,13 +91,13 @@ def train_source(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
     logger.info("training %s on %d source samples (saved as %s)", cfg.MODEL.ARCH, len(streams.training.dataset), path)
     identity = describe_training(cfg, benchmark)
     checkpoint = path.with_name(f".{path.name}.checkpoint")
-    accuracy = train_classifier(model.to(device), streams, recipe, checkpoint, identity)
+    accuracy = train_classifier(placed(model, cfg.DEVICE), streams, recipe, checkpoint, identity)
     trained = LoadedModel.of(model, str(path))
     metadata = {"recipe": json.dumps(identity, sort_keys=True), "sha256": trained.sha256}
     if accuracy is not None:
         metadata["validation_accuracy"] = repr(accuracy)
     with atomic_path(path) as temporary:
-        save_file(model.state_dict(), temporary, metadata=metadata)
+        save_file({name: t.contiguous() for name, t in model.state_dict().items()}, temporary, metadata=metadata)
     checkpoint.unlink(missing_ok=True)
     return trained
 
