@@ -11,7 +11,7 @@ import torch
 from benchmarks.speed.subjects import TINY, network
 from benchmarks.speed.table import print_lines
 from benchmarks.speed.timing import Line, interleaved, peak_memory, show_bytes
-from tta_cattan.alignment.recolouring import fit_source_moments
+from tta_cattan.alignment.source_moments import fit_source_moments
 from tta_cattan.bench.models.networks import CifarResNet
 from tta_cattan.methods import CATTAnForward
 

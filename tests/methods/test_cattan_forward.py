@@ -11,9 +11,10 @@ from small_networks import ConvNet, build, images, network, target_batches
 from torch import nn
 
 from tta_cattan import CATTAnForward, CATTAnPlus, UserError, fit_source_moments
-from tta_cattan.alignment.recolouring import SourceMoments, projected
+from tta_cattan.alignment.domains import skew_of
+from tta_cattan.alignment.recolouring import projected
+from tta_cattan.alignment.source_moments import SourceMoments
 from tta_cattan.bench.models.networks import shot_head
-from tta_cattan.methods.cattan_forward import skew_of
 
 SHIFTS = {"bright": (1.0, 1.5), "dark": (1.0, -1.5), "flat": (0.2, 0.0), "strong": (3.0, -1.0)}
 

@@ -31,6 +31,6 @@ from tta_cattan.alignment.fitting import (
     fit_subspace,
     subspace_of_moments,
 )
-from tta_cattan.alignment.recolouring import SourceMoments, fit_source_moments
+from tta_cattan.alignment.source_moments import SourceMoments, fit_source_moments
 from tta_cattan.alignment.subspace import Subspace, orthonormality_error, reorthonormalize
 from tta_cattan.alignment.tracker import SubspaceTracker

@@ -5,33 +5,25 @@ from __future__ import annotations
 import copy
 import logging
 import math
-import weakref
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
-from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from tta_cattan.alignment.modes import drift, gain_of_two, k_means
+from tta_cattan.alignment.domains import FEWEST, Domain, Domains, Part, Rules
 from tta_cattan.alignment.recolouring import (
     Moments,
-    SourceMoments,
-    batch_norms,
     feature_signatures,
     matrix_power,
-    own_forward,
     projected,
     recolouring,
-    replaced_forward,
     running_signature,
     sampled,
     sampling,
@@ -39,10 +31,21 @@ from tta_cattan.alignment.recolouring import (
     signatures,
     with_ridge,
 )
+from tta_cattan.alignment.source_moments import SourceMoments
 from tta_cattan.alignment.subspace import require_model
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batches
 from tta_cattan.methods.safety import all_finite
 from tta_cattan.methods.target import Target
+from tta_cattan.network.batch_norms import (
+    LINEAR_MAPS,
+    Uses,
+    batch_norms,
+    joint_map,
+    normalized,
+    own_forward,
+    replaced_forward,
+    sizes_behind,
+)
 from tta_cattan.network.layers import compose_linear, find_layer, hooked, replace_module
 from tta_cattan.network.normalization import StreamStatistics
 from tta_cattan.network.ownership import plain_copy
@@ -57,140 +60,16 @@ logger = logging.getLogger(__name__)
 
 Colours = dict[str, tuple[Tensor, Tensor, Tensor]]
 Versions = list[tuple[int, int]]  # of parameters: identity, and torch's count of the changes in place
-Distance = Callable[[Tensor, Tensor], Tensor]
-
-# What a map can be merged into; a class with a forward of its own may do more than the product with its weights.
-_LINEAR_MAPS = {nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward}
-# A domain that is known from so many images absorbs only every so many-th batch.
-_SETTLED, _EVERY = 512, 4
-_REFRESH = 1 / 16  # share of new images at which the maps are computed again
-_FEWEST = 4  # images of a domain before anything is done about it
-_WINDOW = 16  # images that smaller batches are judged by
-_JUMP = 4.0  # distance at which the window begins anew
-_SEEN = 512  # images by which a stream is judged: are its domains mixed?
-_BLOCKS, _DRIFT = 8, 2.0  # of these images, and how much more than by chance the blocks may differ in a mixture
-_TWO = 0.15  # nats per image by which two modes have to be likelier than one
-_KINDS = 6  # domains that a mixture is taken apart into
-_MIXED = 3.0  # squared distance, in units of the source's spread, that known domains save the images of a mixed batch
-_SMALL_MAP = 196  # positions
-_PREDICTIONS, _LAST = 500.0, 128.0  # that the class frequencies of a domain remember, and those across domains
-
-
-@stateful
-@dataclass(eq=False)  # tensors have no one truth
-class Seen:
-    """Signatures of the last images, and how many came since they were last looked at for two modes."""
-
-    signatures: Tensor | None = None
-    untested: int = 0
-
-    def add(self, found: Tensor) -> None:
-        """Take in the signatures of a batch."""
-        known = found if self.signatures is None else torch.cat([self.signatures, found])
-        self.signatures, self.untested = known[-_SEEN:].clone(), self.untested + len(found)
-
-    def kinds(self, precision: Tensor, most: int) -> list[Tensor]:
-        """Return the signatures of each kind of images, where at least two and at most ``most`` come by turns.
-
-        ``precision`` is that of the source's signatures. Note: where domains follow each other, the images drift.
-        """
-        if self.signatures is None or len(self.signatures) < _SEEN or self.untested < _SEEN // 2:
-            return []
-        self.untested = 0
-        scaled = self.signatures @ matrix_power(precision, 0.5)
-        if drift(scaled, _SEEN // _BLOCKS) > _DRIFT or gain_of_two(scaled) <= _TWO:
-            return []
-        cluster = k_means(scaled, most)
-        found = [self.signatures[cluster == number] for number in range(most)]
-        return [kind for kind in found if len(kind) >= _FEWEST]
-
-
-@stateful
-@dataclass(eq=False)  # tensors have no one truth
-class Domain:
-    """One target domain: its signature, its moments at each layer, and the maps that were made of them.
-
-    A map is ``(T, b)`` of ``x -> x T + b``, or mean and variance to normalise by.
-    """
-
-    signature: Tensor
-    signature_count: float
-    spread: float  # mean distance of one of its images from its signature
-    last: int = 0  # when it was met last
-    count: float = 0.0  # images in its moments
-    batches: int = 0
-    fresh: float = 0.0  # images in its moments that its maps do not know
-    frequencies: Tensor | None = None  # of the predicted classes, decaying sums
-    moments: dict[str, Moments] = field(default_factory=dict)
-    maps: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    mixed: bool = False  # whether its images come mixed with those of others
-
-    def moved(self, signature: Tensor, n: float, spread: float, memory: float) -> None:
-        """Move signature and spread by those of ``n`` images."""
-        self.signature_count = min(self.signature_count + n, memory)
-        share = n / self.signature_count
-        self.signature = torch.lerp(self.signature, signature, share)
-        self.spread += share * (spread - self.spread)
-
-    def plan(self, images: float, clock: int, whole: bool, memory: float) -> tuple[float, bool]:
-        """Return the share of ``images`` new ones in the moments (0: left out), and whether to compute new maps."""
-        self.last = clock
-        self.batches += 1
-        if not (whole or self.count < _SETTLED or self.batches % _EVERY == 0):
-            return 0.0, False
-        self.count = self.count + images if whole else min(self.count + images, memory)
-        self.fresh += images
-        again = self.fresh >= _REFRESH * self.count
-        self.fresh = 0.0 if again else self.fresh
-        return images / self.count, again
 
 
 @stateful
 @dataclass
-class ForwardTarget(Target):
-    """The domains met so far, and the one at hand (-1: the source)."""
+class ForwardTarget(Domains, Target):
+    """The domains met so far, and what folding and learning add."""
 
-    domains: list[Domain] = field(default_factory=list)
-    current: int = -1
-    clock: int = 0
-    recent: Tensor | None = None  # mean signature of the last small batches
-    recent_count: float = 0.0
-    frequencies: Tensor | None = None  # of the classes predicted last, in whatever domain
     producers: dict[str, str] | None = None  # the convolution whose output each layer alone takes; None: not seen yet
     consumer: str = ""  # the linear layer directly behind the projection
-    seen: Seen = field(default_factory=Seen)  # in whatever domain
     phi: Tensor | None = None  # of the projection, where it is learnt; None: the identity
-
-    @property
-    def domain(self) -> Domain | None:
-        """The domain at hand; None for the source."""
-        return self.domains[self.current] if self.current >= 0 else None
-
-    def predicted(self, domain: Domain | None, logits: Tensor) -> None:
-        """Add predictions to the class frequencies, the domain's and the last ones."""
-        found = logits.float().softmax(1)
-        if torch.isfinite(found).all():
-            self.frequencies = decayed(self.frequencies, found, _LAST)
-            if domain is not None:
-                domain.frequencies = decayed(domain.frequencies, found, _PREDICTIONS)
-
-    def skew(self, domain: Domain) -> float:
-        """Return the skew of a domain's classes; before its first predictions, that of the last ones."""
-        return skew_of(self.frequencies if domain.frequencies is None else domain.frequencies)
-
-
-def decayed(past: Tensor | None, found: Tensor, memory: float) -> Tensor:
-    """Return sums of predictions (n x K) that forget after about ``memory`` samples."""
-    return found.sum(0) if past is None else past * max(0.0, 1 - len(found) / memory) + found.sum(0)
-
-
-def skew_of(frequencies: Tensor | None) -> float:
-    """Return how far frequencies are from equal, beyond chance: 0 for equal ones, 1 for a single class."""
-    if frequencies is None:
-        return 0.0
-    total, classes = float(frequencies.sum()), len(frequencies)
-    share = frequencies / total
-    return max(0.0, float((share - 1 / classes).square().sum()) / (1 - 1 / max(classes, 2)) - 1 / total)
 
 
 @ADAPTATION_REGISTRY.register("cattan_forward")
@@ -443,43 +322,14 @@ class CATTAnForward(AdaptationMethod):
         return replace_module(plain, behind, linear.requires_grad_(False).eval())
 
 
-@dataclass(eq=False)
-class _Part:
-    """The images of a batch that are of one domain (None: the source), and what they do to it.
-
-    ``rows`` are their places in the batch (None: all); ``kept`` are those that are not rubbish (None: all).
-    """
-
-    domain: Domain | None = None
-    rows: Tensor | None = None
-    kept: Tensor | None = None
-    usable: bool = True
-    share: float = 0.0  # of the new images in the domain's moments; 0: they do not move them
-    maps: bool = False  # whether the domain's maps are made anew
-
-    def of(self, x: Tensor, views: int = 1) -> Tensor:
-        """Return what is kept of the part's rows of ``x``, which has ``views`` rows per image."""
-        x = self.all_of(x, views)
-        return x if self.kept is None else x[self.kept.repeat(views)]
-
-    def all_of(self, x: Tensor, views: int) -> Tensor:
-        """Return the part's rows of ``x``."""
-        return x if self.rows is None else x[self.places(len(x), views)]
-
-    def places(self, n: int, views: int) -> Tensor:
-        """Return the part's places among ``n`` rows."""
-        assert self.rows is not None
-        return torch.cat([self.rows + view * (n // views) for view in range(views)])
-
-
 class _Pass:
     """One pass through the network: the first layer finds the domain, every layer is aligned to it."""
 
     def __init__(self, method: CATTAnForward, adapting: bool, finite: Tensor | None) -> None:
         self.method, self.target, self.adapting = method, method.target, adapting
         self.finite = finite  # the images that hold no NaN; None: all
-        self.parts: list[_Part] = []
-        self.uses = _Uses() if adapting and self.target.producers is None else None
+        self.parts: list[Part] = []
+        self.uses = Uses() if adapting and self.target.producers is None else None
         self.done: Tensor | None = None  # an output that has its BatchNorm behind it already
         self.absorbed: set[str] = set()  # the BatchNorms whose convolution has moved their moments
         self.projection: Tensor | None = None
@@ -497,7 +347,7 @@ class _Pass:
         if name not in self.absorbed:
             self.take(name, layer, x)
 
-        def aligned(part: _Part, rows: Tensor) -> Tensor:
+        def aligned(part: Part, rows: Tensor) -> Tensor:
             found = None if part.domain is None else part.domain.maps.get(name)
             return own_forward(layer)(rows) if found is None else normalized(layer, rows, *found)
 
@@ -512,7 +362,7 @@ class _Pass:
                 if part.domain is not None and part.share:
                     self.absorb(part.domain, part, name, layer, x)
 
-    def by_part(self, function: Callable[[_Part, Tensor], Tensor], x: Tensor) -> Tensor:
+    def by_part(self, function: Callable[[Part, Tensor], Tensor], x: Tensor) -> Tensor:
         """Return what ``function`` makes of the rows of each part, in the order of the batch."""
         if len(self.parts) == 1:
             return function(self.parts[0], x)
@@ -528,8 +378,8 @@ class _Pass:
         all that they see, it is the same convolution with a stride s times as long. Weights that are larger than the
         batch are not worth a product.
         """
-        sizes = _sizes_behind(conv, x)
-        one, layer = self.parts[0] if len(self.parts) == 1 else _Part(), self.method.model.get_submodule(name)
+        sizes = sizes_behind(conv, x)
+        one, layer = self.parts[0] if len(self.parts) == 1 else Part(), self.method.model.get_submodule(name)
         plain = type(layer).forward is _BatchNorm.forward
         if one.domain is None or not plain or conv.weight[0].numel() > len(x) * math.prod(sizes):
             return own_forward(conv)(x)
@@ -558,7 +408,7 @@ class _Pass:
                 self.target.consumer = name
 
         for name, module in model.named_modules() if uses is not None else ():
-            if type(module).forward in _LINEAR_MAPS:
+            if type(module).forward in LINEAR_MAPS:
                 yield module.register_forward_hook(partial(note, name))
         if layer:
             yield model.get_submodule(layer).register_forward_hook(self.project)
@@ -575,134 +425,22 @@ class _Pass:
 
     def choose(self, layer: nn.Module, found: Tensor) -> None:
         """Find the domain of a batch by its signatures, or those of its images, or begin one."""
-        centre, precision = self.method.source_signature(layer, found.shape[1])
+        method = self.method
+        centre, precision = method.source_signature(layer, found.shape[1])
+        rules = Rules(
+            centre,
+            precision,
+            fitted=method.source is not None,
+            near=method.near,
+            far=method.far,
+            slots=method.slots,
+            memory=float(method.memory),
+            adapting=self.adapting,
+            whole=bool(self.target.known),
+        )
+        self.parts = self.target.sort(method.mean_of_views(found), self.finite, rules)
 
-        def distance(signature: Tensor, other: Tensor) -> Tensor:
-            difference = signature - other
-            return ((difference @ precision) * difference).sum(-1) / len(centre)
-
-        found = self.method.mean_of_views(found)
-        usable = distance(found, centre) <= self.method.far  # not for NaN
-        usable = usable if self.finite is None else usable & self.finite
-        found = found[usable]
-        if not len(found):
-            self.parts = [_Part(usable=False)]
-            return
-        if self.adapting:
-            self.target.clock += 1
-        self.parts = self.several(found, usable, distance) or [self.one(found, usable, centre, distance)]
-        # Without source data a signature's spread is a guess, and clean images would be taken for a part of a mixture.
-        if not self.adapting or self.target.known or len(found) < _WINDOW or self.method.source is None:
-            return
-        self.target.seen.add(found)
-        known = any(domain.mixed for domain in self.target.domains)
-        if not known and (kinds := self.target.seen.kinds(precision, min(_KINDS, self.method.slots))):
-            self.split(kinds, centre, distance)
-
-    def split(self, kinds: list[Tensor], centre: Tensor, distance: Distance) -> None:
-        """Put a domain for each kind of images in the place of the one at hand; they begin with its moments."""
-        whole, made = self.target.domain, []
-        for kind in kinds:
-            mean = kind.mean(0)
-            made.append(
-                Domain(mean, float(len(kind)), float(distance(kind, mean).mean()), self.target.clock, mixed=True)
-            )
-            if whole is not None:
-                made[-1].count, made[-1].maps = float(_WINDOW), dict(whole.maps)
-                made[-1].moments = copy.deepcopy(whole.moments)
-        if all(float(distance(domain.signature, centre)) <= self.method.near for domain in made):
-            return  # several kinds of source images
-        others = sorted((d for d in self.target.domains if d is not whole), key=lambda domain: domain.last)
-        others = others[max(0, len(others) + len(made) - self.method.slots) :]
-        self.target.domains, self.target.current = [*others, *made], len(others)
-
-    def one(self, found: Tensor, usable: Tensor, centre: Tensor, distance: Distance) -> _Part:
-        """Return the batch as images of one domain, known or new, or of the source."""
-        n, signature, target = float(len(found)), found.mean(0), self.target
-        if self.adapting and n < _WINDOW:
-            signature, n = self.smoothed(signature, n, distance)
-        from_source = float(distance(signature, centre)) - 1 / n
-        distances = [float(distance(signature, d.signature)) - 1 / n - 1 / d.signature_count for d in target.domains]
-        place = min(range(len(distances)), key=distances.__getitem__, default=-1)
-        near = self.method.near + 0.5 / n
-        if self.method.source is None:  # one class looks like another domain to a signature that nobody has fitted
-            near += 0.5 * skew_of(target.frequencies)
-        # Of too few images the spread is not known: the distance from the source alone decides then.
-        spread = float(distance(found, signature).mean()) if len(found) >= _FEWEST else from_source
-        if target.known:
-            place = 0 if target.domains else self.begin(signature, n, spread) if self.adapting else -1
-        elif from_source <= near:
-            place = -1
-        elif place < 0 or distances[place] > self.reach(target.domains[place], from_source):
-            place = self.begin(signature, n, spread) if self.adapting else -1
-        elif self.adapting:
-            target.domains[place].moved(signature, n, spread, float(self.method.memory))
-        domain = target.domains[place] if place >= 0 else None
-        return self.planned(domain, len(found), kept=None if usable.all() else usable)
-
-    def several(self, found: Tensor, usable: Tensor, distance: Distance) -> list[_Part]:
-        """Return the images by domain where they are of several that come mixed; empty where one mean describes them.
-
-        Note: the mean of a mixed batch is far from its images, and one of the domains near each of them.
-        """
-        target, n = self.target, len(found)
-        known = [domain for domain in target.domains if domain.mixed]
-        if n < _WINDOW or len(known) < 2:
-            return []
-        nearest = torch.stack([distance(found, domain.signature) for domain in known], 1).min(1)
-        own = distance(found, found.mean(0)) * (n / (n - 1))
-        if float((own - nearest.values).mean()) * found.shape[1] <= _MIXED:
-            return []
-        rows, parts = usable.nonzero().flatten(), []
-        for number, domain in enumerate(known):
-            here = nearest.indices == number
-            if not here.any():
-                continue
-            if self.adapting:
-                mean = found[here].mean(0)
-                spread = float(distance(found[here], mean).mean()) if here.sum() >= _FEWEST else domain.spread
-                domain.moved(mean, float(here.sum()), spread, float(self.method.memory))
-            parts.append(self.planned(domain, int(here.sum()), rows=rows[here]))
-        if not usable.all():
-            parts.append(_Part(rows=(~usable).nonzero().flatten(), usable=False))
-        return parts
-
-    def planned(self, domain: Domain | None, images: int, **which: Any) -> _Part:
-        """Return images of a domain (None: the source), and decide what they do to it."""
-        part, target = _Part(domain, **which), self.target
-        if self.adapting:
-            target.current = -1 if domain is None else target.domains.index(domain)
-            if domain is not None:
-                part.share, part.maps = domain.plan(images, target.clock, bool(target.known), float(self.method.memory))
-        return part
-
-    def smoothed(self, signature: Tensor, n: float, distance: Distance) -> tuple[Tensor, float]:
-        """Return the mean signature of the last 16 images, or of those since it jumped."""
-        target = self.target
-        before = target.recent_count
-        if target.recent is None or float(distance(signature, target.recent)) > _JUMP * (1 + 1 / n + 1 / before):
-            target.recent, target.recent_count = signature, n
-        else:
-            target.recent_count = min(before + n, float(_WINDOW))
-            target.recent = torch.lerp(target.recent, signature, n / target.recent_count)
-        return target.recent, target.recent_count
-
-    def reach(self, domain: Domain, from_source: float) -> float:
-        """Return the distance up to which a batch, ``from_source`` away from the source, is of a domain.
-
-        Note: where all domains are far from the source, half of that is no measure: their own spread is.
-        """
-        return max(self.method.near, 0.5 * min(from_source, domain.spread))
-
-    def begin(self, signature: Tensor, n: float, spread: float) -> int:
-        """Remember a new domain, in the place of the one not met for longest where there is no other."""
-        domains = self.target.domains
-        if len(domains) >= self.method.slots:
-            domains.remove(min(domains, key=lambda domain: domain.last))
-        domains.append(Domain(signature.clone(), n, spread))
-        return len(domains) - 1
-
-    def absorb(self, domain: Domain, part: _Part, name: str, layer: _BatchNorm, x: Tensor) -> None:
+    def absorb(self, domain: Domain, part: Part, name: str, layer: _BatchNorm, x: Tensor) -> None:
         """Move a layer's moments by a part of a batch, and its map by them."""
         rows = sampled(part.of(x, self.method.views))
         moments = domain.moments.get(name)
@@ -712,7 +450,7 @@ class _Pass:
                 domain.moments[name] = moments
         else:
             moments.absorb(rows, part.share)
-        if part.maps and name in domain.moments and domain.count >= _FEWEST:
+        if part.maps and name in domain.moments and domain.count >= FEWEST:
             self.map(domain, name, layer, moments)
 
     def map(self, domain: Domain, name: str, layer: _BatchNorm, moments: Moments) -> None:
@@ -727,91 +465,3 @@ class _Pass:
             domain.maps[name] = recolouring(moments, *method.colours[name], weight, domain.count)
         else:
             domain.maps[name] = torch.lerp(mean, moments.mean, weight), torch.lerp(var, moments.var, weight)
-
-
-class _Uses(TorchFunctionMode):
-    """Finds the layers whose output a BatchNorm takes in, and nothing else does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._given: dict[int, tuple[Any, str]] = {}  # tensors, by id, and the layers that gave them
-        self._calls: Counter[str] = Counter()  # of those layers
-        self._taken: dict[str, list[str]] = defaultdict(list)  # the layers that gave a BatchNorm its inputs
-        self._shared: set[str] = set()  # layers whose output something else takes
-
-    def given(self, name: str, output: Tensor) -> None:
-        """Note the output of a layer."""
-        self._calls[name] += 1
-        self._given[id(output)] = weakref.ref(output), name
-
-    def take(self, name: str, x: Tensor) -> None:
-        """Note the input of a BatchNorm."""
-        self._taken[name].append(self._giver(x))
-
-    def producers(self) -> dict[str, str]:
-        """Return the layer before each BatchNorm, as far as there is one and both are called once."""
-        once = {name: givers[0] for name, givers in self._taken.items() if len(givers) == 1}
-        takers = Counter(by for givers in self._taken.values() for by in givers)
-        return {
-            name: by
-            for name, by in once.items()
-            if by and by not in self._shared and takers[by] == self._calls[by] == 1
-        }
-
-    def _giver(self, x: Any) -> str:
-        made, by = self._given.get(id(x), (None, ""))
-        return by if made is not None and made() is x else ""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") != "__get__":  # its shape is anyone's
-            for value in (*args, *(kwargs or {}).values()):
-                self._shared |= {self._giver(v) for v in (value if isinstance(value, (list, tuple)) else (value,))}
-        return found
-
-
-def _sizes_behind(conv: _ConvNd, x: Tensor) -> list[int]:
-    """Return the sides of the map that a convolution makes of ``x``."""
-    kernel = [dilation * (size - 1) for dilation, size in zip(conv.dilation, conv.kernel_size, strict=True)]
-    sides = {"same": kernel, "valid": [0] * len(kernel)}
-    padding = sides[conv.padding] if isinstance(conv.padding, str) else [2 * side for side in conv.padding]
-    whole = [size + pad - taken for size, pad, taken in zip(x.shape[2:], padding, kernel, strict=True)]
-    return [-(-size // step) for size, step in zip(whole, conv.stride, strict=True)]
-
-
-def joint_map(layer: _BatchNorm, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weight (C x C) and bias of the one linear map that is ``x T + b`` and the layer behind it."""
-    mean, std = layer.running_mean, (layer.running_var + layer.eps).sqrt()
-    ratio = (1 if layer.weight is None else layer.weight) / std
-    return (first * ratio).T, (second - mean) * ratio + (0 if layer.bias is None else layer.bias)
-
-
-def normalized(layer: _BatchNorm, x: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return a layer's output for ``x T + b`` (``first``, ``second``), or with the mean and variance that these are.
-
-    Note: for torch's own classes map and layer are one operation; others, which may do more, get the mapped input.
-    """
-    plain = type(layer).forward is _BatchNorm.forward
-    if first.ndim == 1:
-        mean, std = layer.running_mean, (layer.running_var + layer.eps).sqrt()
-        scale, shift = (layer.weight, layer.bias) if plain else (std, mean)
-        out = F.batch_norm(x, first.to(mean), second.to(mean), scale, shift, False, 0.0, layer.eps)
-    else:
-        weight, bias = joint_map(layer, first, second) if plain else (first.T, second)
-        weight, bias = weight.to(x.dtype), bias.to(x.dtype)
-        out = F.linear(x, weight, bias) if x.ndim == 2 else _pointwise(x, weight, bias)
-    return out if plain else own_forward(layer)(out)
-
-
-def _pointwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the linear map of the channels at every position.
-
-    Note: the two ways are one map; on the CPU a 1x1 convolution, which copies its input into a layout of its own, is up
-    to twenty times as fast for small maps and half as fast for large ones.
-    """
-    flat = x.flatten(2)
-    if flat.shape[2] <= _SMALL_MAP:
-        mapped = F.conv1d(flat, weight[..., None], bias)
-    else:
-        mapped = torch.baddbmm(bias[None, :, None], weight.expand(len(x), -1, -1), flat)
-    return mapped.unflatten(2, x.shape[2:])

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from tta_cattan import __version__
 from tta_cattan.alignment import FeatureMoments, SourceMoments, Subspace, fit_source_moments, subspace_of_moments
-from tta_cattan.alignment.recolouring import ENOUGH_IMAGES
+from tta_cattan.alignment.source_moments import ENOUGH_IMAGES
 from tta_cattan.alignment.subspace import find_subspaces, moments_path, sha256_weights, subspace_path
 from tta_cattan.bench.data.benchmark import Benchmark
 from tta_cattan.bench.data.datasets import per_class

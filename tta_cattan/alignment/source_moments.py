@@ -1,0 +1,248 @@
+"""What CATTAn-F knows of the source: moments of each layer and the signature of the images, in one small file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from tta_cattan.alignment.fitting import FeatureMoments, from_loader, subspace_of_moments
+from tta_cattan.alignment.recolouring import (
+    TINY,
+    Moments,
+    feature_signatures,
+    image_moments,
+    precision_of,
+    sampled,
+    signatures,
+)
+from tta_cattan.alignment.subspace import Subspace, orthonormality_error
+from tta_cattan.network.batch_norms import batch_norms, own_forward, replaced_forward
+from tta_cattan.network.layers import channel_place, find_layer, hooked, require_logits
+from tta_cattan.network.normalization import divergence
+from tta_cattan.util.batches import refusing_one_image
+from tta_cattan.util.door import FIT_AGAIN, fitted_tensors
+from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import atomic_path
+
+ENOUGH_IMAGES = 4096  # of the source: with their positions they determine 128 x 128 covariances to a few per cent
+
+_FORMAT = "tta-cattan-moments-3"
+_SUBSPACE = ("basis", "eigenvalues", "mean")
+_MAX_BYTES = 1 << 28
+_DIRECTIONS = 256  # of the source's subspace that a file holds, at most
+_COORDINATES = 32  # of a signature of features, at most
+_CLASSES = 16  # classes whose own moments are taken, at most
+
+
+@dataclass(frozen=True)
+class SourceMoments:
+    """What CATTAn-F knows of the source: moments at each layer, and the signature of its images.
+
+    ``mean`` and ``cov`` (C x C) are those of the layers with a full covariance, by name; ``classes`` is, for every
+    layer, the mean divergence of one class from all. ``signature`` (p) and ``precision`` (p x p) are mean and inverse
+    covariance of ``signatures``, ``count`` the number of images. ``subspace`` is that of one layer's output, if any.
+    """
+
+    mean: Mapping[str, Tensor]
+    cov: Mapping[str, Tensor]
+    classes: Mapping[str, float]
+    signature: Tensor
+    precision: Tensor
+    count: int
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    subspace: Subspace | None = None
+
+    def to(self, device: torch.device | str) -> SourceMoments:
+        """Return a copy on ``device``."""
+        return replace(
+            self,
+            mean={name: value.to(device) for name, value in self.mean.items()},
+            cov={name: value.to(device) for name, value in self.cov.items()},
+            signature=self.signature.to(device),
+            precision=self.precision.to(device),
+            subspace=None if self.subspace is None else self.subspace.to(device),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all numbers, by name."""
+        named = {f"mean.{name}": value for name, value in self.mean.items()}
+        named |= {f"cov.{name}": value for name, value in self.cov.items()}
+        named |= {f"classes.{name}": torch.tensor(value) for name, value in self.classes.items()}
+        named |= {"signature": self.signature, "precision": self.precision}
+        if self.subspace is not None:
+            named |= {f"subspace.{part}": getattr(self.subspace, part) for part in _SUBSPACE}
+        return {name: value.detach().cpu().float().contiguous() for name, value in named.items()}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a safetensors file atomically."""
+        from safetensors.torch import save_file
+
+        header = {"format": _FORMAT, "count": str(self.count), "provenance": json.dumps(dict(self.provenance))}
+        header["layer"] = json.dumps("" if self.subspace is None else self.subspace.layer)
+        with atomic_path(path) as temporary:
+            save_file(self.tensors(), temporary, metadata=header)
+
+    def __repr__(self) -> str:
+        """Return one line: tensors of thousands of numbers say nothing in a notebook."""
+        return f"SourceMoments({len(self.classes)} layers, {len(self.cov)} with a covariance, {self.count} images)"
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SourceMoments:
+        """Read a file that ``save`` wrote; anything else is refused with what is wrong with it."""
+        header, tensors = fitted_tensors(path, "moments", _FORMAT, _MAX_BYTES, ["classes.", "subspace.eigenvalues"])
+        kinds = ("mean", "cov", "classes", "signature", "precision", "subspace")
+        parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
+        for name, tensor in tensors.items():
+            kind, _, layer = name.partition(".")
+            parts.setdefault(kind, {})[layer] = tensor.float()
+        mean, cov, classes, signature, precision, subspace = parts.values() if len(parts) == len(kinds) else [{}] * 6
+        pairs = [(mean[name], cov.get(name)) for name in mean] + [(signature.get(""), precision.get(""))]
+        fits = all(map(_are_moments, pairs)) and cov.keys() == mean.keys() and not any(c.ndim for c in classes.values())
+        if not fits or not (_is_subspace(subspace) and isinstance(header.get("layer"), str)):
+            raise UserError(f"moments file {path} is damaged: its parts do not fit each other; {FIT_AGAIN}")
+        count, provenance = header["count"], header["provenance"]
+        at_layer = Subspace(**subspace, count=count, centered=True, layer=header["layer"]) if subspace else None
+        found = {name: value.item() for name, value in classes.items()}
+        return cls(mean, cov, found, signature[""], precision[""], count, provenance, at_layer)
+
+
+def _is_subspace(parts: Mapping[str, Tensor]) -> bool:
+    """Tell whether the parts are those of a centred subspace, its basis orthonormal, or none at all."""
+    if not parts:
+        return True
+    if parts.keys() != set(_SUBSPACE):
+        return False
+    basis, eigenvalues, mean = (parts[part] for part in _SUBSPACE)
+    fits = basis.ndim == 2 and mean.shape == basis.shape[:1] and eigenvalues.shape[:1] >= basis.shape[1:]
+    return fits and orthonormality_error(basis) < 1e-2
+
+
+def _are_moments(pair: tuple[Tensor | None, Tensor | None]) -> bool:
+    """Tell whether a mean (C) and a matrix (C x C), symmetric and without negative eigenvalues to rounding, fit."""
+    mean, matrix = pair
+    if mean is None or matrix is None or mean.ndim != 1 or matrix.shape != (len(mean), len(mean)) or not len(mean):
+        return False
+    allowed = 1e-3 * float(matrix.abs().max())
+    close = float((matrix - matrix.T).abs().max()) <= allowed
+    return close and float(torch.linalg.eigvalsh(matrix.double())[0]) >= -allowed
+
+
+@from_loader
+@torch.no_grad()
+def fit_source_moments(
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    channels: int = 128,
+    provenance: Mapping[str, Any] | None = None,
+    layer: str = "",
+) -> SourceMoments:
+    """Take the source's moments in one pass over images, with covariances where a layer has at most ``channels``.
+
+    ``layer`` names the module whose output's subspace is fitted too. Note: 4,096 images are enough, and no more are
+    read. The classes are those that the model predicts: no labels.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    fitted = {name: _Fit(layer, layer.num_features <= channels) for name, layer in batch_norms(model).items()}
+    if not fitted:
+        raise UserError(
+            f"{type(model).__name__} has no BatchNorm with running statistics: CATTAn-F has no layer to align"
+        )
+    seen: list[Tensor] = []
+    first: list[str] = []
+    features: list[FeatureMoments] = []
+    count = 0
+
+    def look(name: str, norm: _BatchNorm, x: Tensor) -> Tensor:
+        if not first:
+            first.append(name)
+        if name == first[0]:
+            seen.append(signatures(x))
+        fitted[name].look(sampled(x), count)
+        return own_forward(norm)(x)
+
+    def look_at_features(_: nn.Module, args: Any, z: Tensor) -> None:
+        rows = z.movedim(channel_place(z), -1)
+        if not features:
+            features.append(FeatureMoments(rows.shape[-1], device))
+        features[0].update(rows.flatten(0, -2).float())
+        if not first:
+            first.append("")
+        if first[0] == "":
+            seen.append(rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows)  # until there is a basis
+
+    watching = [find_layer(model, layer).register_forward_hook(look_at_features)] if layer else []
+    with hooked(watching), replaced_forward(batch_norms(model), look):
+        for batch in batches:
+            x = batch.to(device)[: ENOUGH_IMAGES - count]
+            if not torch.isfinite(x).all():
+                raise UserError("source images hold NaN or Inf: check the images and their normalisation")
+            with refusing_one_image(x):
+                logits = model(x)
+            require_logits(logits, len(x))
+            classes = logits.argmax(1)
+            for fit in fitted.values():
+                fit.tell(classes)
+            count += len(x)
+            if count >= ENOUGH_IMAGES:
+                break
+    if count < 2:
+        raise UserError(f"{count} source images: moments need at least 2, better some thousand")
+    signature, subspace = torch.cat(seen), None
+    if features:
+        d = min(_DIRECTIONS, features[0].dim, features[0].sample_count() - 1)
+        subspace = subspace_of_moments(features[0], d, layer=layer).to(device)
+        if first[0] == "":
+            large = int((subspace.eigenvalues > subspace.eigenvalues.sum() / subspace.dim).sum())
+            signature = feature_signatures(signature, subspace.basis[:, : min(large, _COORDINATES)], subspace.mean)
+    full = {name: fit.moments for name, fit in fitted.items() if fit.moments.cov.ndim == 2}
+    return SourceMoments(
+        {name: moments.mean for name, moments in full.items()},
+        {name: moments.cov for name, moments in full.items()},
+        {name: fit.class_divergence() for name, fit in fitted.items()},
+        signature.mean(0),
+        precision_of(signature),
+        count,
+        dict(provenance or {}),
+        subspace,
+    )
+
+
+class _Fit:
+    """One layer's moments, and those of its classes, while the source is read."""
+
+    def __init__(self, layer: _BatchNorm, full: bool) -> None:
+        self.moments = Moments.zeros(layer.num_features, full, layer.running_mean.device)
+        self.var = layer.running_var.float() + layer.eps
+        zeros = torch.zeros(_CLASSES, layer.num_features, device=self.var.device)
+        self.sums = zeros[:, 0].clone(), zeros, zeros.clone()  # of each class: images, means and second moments
+
+    def look(self, rows: Tensor, before: int) -> None:
+        self.moments.absorb(rows, len(rows) / (before + len(rows)))
+        means, variances = image_moments(rows)
+        self.last = means, variances + means.square()
+
+    def tell(self, classes: Tensor) -> None:
+        """Add the last batch's images to the classes that are kept."""
+        kept = F.one_hot(classes % _CLASSES, _CLASSES).float().T * (classes < _CLASSES)
+        for total, part in zip(self.sums, (kept.sum(1), kept @ self.last[0], kept @ self.last[1]), strict=True):
+            total += part
+
+    def class_divergence(self) -> float:
+        """Return the mean divergence of a class from all, beyond what chance makes of it in so few images."""
+        found = []
+        for n, mean, square in zip(*self.sums, strict=True):
+            if n >= 2:
+                mean, var = mean / n, (square / n - (mean / n).square()).clamp(min=0) + TINY * self.var
+                noise = (self.moments.mean_noise / n, self.moments.var_noise / n)
+                shift = (mean - self.moments.mean).square() - noise[0], (var - self.moments.var).square() - noise[1]
+                found.append(divergence(*shift, var, self.moments.var + TINY * self.var))
+        return max(0.0, torch.stack(found).mean().item()) if found else 0.0
