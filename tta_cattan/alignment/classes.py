@@ -16,7 +16,7 @@ from tta_cattan.network.layers import effective_linear, with_weight
 from tta_cattan.util.state import stateful
 
 _EMPTY = 1e-6  # samples: a class with fewer has no mean of its own
-_OVERCONFIDENCE = 1.5  # errors per error that a network expects to make; 1.4 to 1.7 on shifted data, docs/study.md
+_OVERCONFIDENCE = 1.5  # errors per error that a network expects to make; 1.4 to 1.7 were seen on shifted data
 
 
 def class_discriminants(coordinates: Tensor, shares: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
