@@ -208,6 +208,18 @@ def test_a_network_of_ones_own_is_watched_from_outside():
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
+def test_fitting_leaves_the_modes_as_they_were_and_begins_with_a_fresh_method():
+    network, frozen = Network().train(), Network().eval()
+    fitted(network, frozen=frozen)
+    assert network.training and network.norm.training and not frozen.training
+    fresh = Tent(Network(), lr=0.1)
+    adapted = copy.deepcopy(fresh)
+    for x, _ in batches(500, 3):
+        adapted(x)
+    one, other = fitted(fresh), fitted(adapted)
+    assert one.reference.calibration.temperature == other.reference.calibration.temperature
+
+
 def spoil(method: Tent) -> None:
     with torch.no_grad():
         method.model.norm.bias[0] = 50.0

@@ -168,7 +168,7 @@ def test_source_data_that_cannot_serve_is_refused(tmp_path):
         SourceMoments.load(tmp_path / "text")
     with pytest.raises(UserError, match="hold NaN or Inf"):
         fit_source_moments(network(), [torch.full((4, 3, 8, 8), float("nan"))])
-    with pytest.raises(UserError, match="1 source images"):
+    with pytest.raises(UserError, match="source images given: 1;"):
         fit_source_moments(network(), [images(1, 0)])
     with pytest.raises(UserError, match="no BatchNorm"):
         fit_source_moments(nn.Sequential(nn.Conv2d(3, 3, 1)), [images(4, 0)])

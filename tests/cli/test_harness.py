@@ -165,6 +165,11 @@ def test_a_dry_run_computes_and_writes_nothing(tmp_path, computed, capsys):
     assert computed == [] and list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_sweeps_over_lists(tmp_path, capsys):
+    assert main(compare(tmp_path / "save", "source", "--dry-run", "--sweep", "CORRUPTION.SEVERITY=3,5")) == 0
+    assert "source" in capsys.readouterr().out
+
+
 def test_a_dry_run_estimates_the_time_of_every_method(tmp_path, capsys):
     names = ADAPTATION_REGISTRY.registered_names()
     assert main(compare(tmp_path / "save", ",".join(names), "--dry-run", CKPT_DIR=tmp_path / "ckpt")) == 0

@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_networks import ConvNet, build, images, network, target_batches
+from small_networks import ConvNet, assert_same_state, build, images, network, snapshot, target_batches
 from torch import nn
+from torch.nn.utils import parametrizations, weight_norm
 
-from tta_cattan import CATTAnForward, CATTAnPlus, UserError, fit_source_moments
+from tta_cattan import CATTAnForward, CATTAnPlus, Tent, UserError, fit_source_moments
 from tta_cattan.alignment.domains import skew_of
 from tta_cattan.alignment.recolouring import projected
 from tta_cattan.alignment.source_moments import SourceMoments
 from tta_cattan.bench.models.networks import shot_head
+from tta_cattan.network.layers import hooked
 
 SHIFTS = {"bright": (1.0, 1.5), "dark": (1.0, -1.5), "flat": (0.2, 0.0), "strong": (3.0, -1.0)}
 
@@ -452,3 +454,109 @@ def test_domains_that_follow_each_other_are_no_mixture():
         for seed in range(batches):
             method(shifted(name, seed, 64))
     assert not any(domain.mixed for domain in method.target.domains)
+
+
+@pytest.mark.parametrize("hook", ["reads", "replaces"])
+def test_hooks_see_what_they_see_in_the_plain_network(hook):
+    method, x, seen = build("cattan_forward"), shifted("bright", 9, 64), []
+    for seed in range(3):
+        method(shifted("bright", seed))
+    expected = method.predict(x)
+    assert "norm2" in method._merged
+    method.network.conv2.register_forward_hook(lambda layer, args, out: seen.append(out) or out.clone())
+    torch.testing.assert_close(method.predict(x), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(seen[0], nn.Conv2d.forward(method.network.conv2, seen_input(method, x)))
+
+
+def seen_input(method, x):
+    """Return what the second convolution takes in."""
+    inputs = []
+    with hooked([method.network.conv2.register_forward_pre_hook(lambda layer, args: inputs.append(args[0]))]):
+        method.predict(x)
+    return inputs[0]
+
+
+@pytest.mark.parametrize("batch_size", [16, 1])
+def test_single_images_are_predicted_in_the_domain_that_the_stream_is_in(batch_size):
+    method = build("cattan_forward")
+    for part in shifted("bright", 1, 64).split(batch_size):
+        method(part)
+    state, x = snapshot(method), shifted("bright", 9)
+    singles = torch.cat([method.predict(one) for one in x.split(1)])
+    torch.testing.assert_close(singles, method.predict(x), atol=1e-5, rtol=1e-5)
+    with method.paused():
+        torch.testing.assert_close(torch.cat([method(one) for one in x.split(1)]), singles)
+    assert_same_state(state, snapshot(method))
+    repeated, once = (build("cattan_forward", steps=steps) for steps in (2, 1))
+    for one in shifted("bright", 1, 64).split(1):
+        torch.testing.assert_close(repeated(one), once(one), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("memory", [1, 16, 100])
+def test_a_memory_shorter_than_a_batch_remembers_the_batch(memory):
+    method = build("cattan_forward", memory=memory)
+    for seed in range(4):
+        logits = method(shifted("bright", seed, 64))
+    assert torch.isfinite(logits).all()
+    assert all(m.cov.diagonal().min() >= 0 for m in method.target.domain.moments.values())
+    fresh = build("cattan_forward")
+    fresh(shifted("bright", 3, 64))
+    if memory < 64:  # nothing is left of the batches before
+        torch.testing.assert_close(moments(method).mean, moments(fresh).mean)
+
+
+@pytest.mark.parametrize("normalise", [parametrizations.weight_norm, parametrizations.spectral_norm, weight_norm])
+def test_a_convolution_whose_weight_is_computed_does_not_fold(normalise):
+    net = network()
+    normalise(net.conv2)
+    method = CATTAnForward(net, source_moments=fit_source_moments(net, images(200, 3).split(50)))
+    for seed in range(2):
+        method(shifted("bright", seed))
+    assert "feeds 'norm2' directly, with a weight of its own" in method.unfoldable
+    with pytest.raises(UserError, match="cannot be folded"):
+        method.fold()
+
+
+def test_a_state_goes_into_a_model_with_the_same_moments_alone():
+    method, without = build("cattan_forward"), build("cattan_forward", source_moments=None)
+    method(shifted("bright", 1))
+    with pytest.raises(UserError, match=r"the state is of source_moments = '[0-9a-f]+', and here it is 'none'"):
+        without.load_state_dict(method.state_dict())
+    again = build("cattan_forward")
+    again.load_state_dict(method.state_dict())
+    x = shifted("bright", 5)
+    assert torch.equal(again(x), method(x))
+
+
+def test_moments_move_with_the_model():
+    method = build("cattan_forward").to("meta")
+    assert method.source.signature.is_meta and all(part.is_meta for part in method.colours["norm1"])
+
+
+def test_a_stream_of_rubbish_is_told_once(caplog):
+    method = build("cattan_forward")
+    for seed in range(3):
+        method(1e6 * images(16, seed))
+    assert caplog.text.count("farther from the source's than CATTAN_FORWARD.FAR = 1000") == 1
+
+
+def test_what_only_aligning_methods_take_is_refused_by_the_others():
+    with pytest.raises(UserError, match="TENT uses no source data: leave source_subspace out"):
+        Tent(network(), source_subspace="garbage")
+
+
+class Auxiliary(ConvNet):
+    """Has a head that only training uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Sequential(nn.Conv2d(6, 4, 1), nn.BatchNorm2d(4))
+
+
+def test_layers_that_are_not_called_have_no_moments():
+    torch.manual_seed(0)
+    net = Auxiliary().eval()
+    found = fit_source_moments(net, images(64, 3).split(16))
+    assert set(found.mean) == set(found.classes) == {"norm1", "norm2"}
+    method = CATTAnForward(net, source_moments=found)
+    assert torch.isfinite(method(shifted("bright", 1))).all()

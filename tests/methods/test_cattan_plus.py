@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_networks import adam, assert_same_state, build, images, run, snapshot, target_batches
 
-from tta_cattan import CATTAnPlus, fit_source_moments
+from tta_cattan import CATTAnPlus, UserError, fit_source_moments
 from tta_cattan.bench.models.networks import shot_head
 from tta_cattan.bench.run.plan import plan_rows
 from tta_cattan.config import find_config
@@ -147,3 +147,38 @@ def test_safety_compares_with_the_aligned_model_and_leaves_no_trace():
     torch.testing.assert_close(method._fresh_logits(batches[0][1]), expected, rtol=0, atol=0)
     assert_same_state(before[0], snapshot(method))
     assert torch.equal(method.predict(batches[0][1]), before[1])
+
+
+def test_a_prediction_follows_the_updates_of_a_fused_optimizer():
+    method, batches = build("cattan_plus", classes=False, optimizer="Adam", lr=1e-2, class_change=0.0), target_batches()
+    method.prepare(batches)
+    x = batches[0][1]
+    before = method.predict(x)
+    for indices, inputs in batches:
+        method(inputs, indices)
+    after = method.predict(x)
+    assert (after - before).abs().max() > 1e-3
+    torch.testing.assert_close(after, method.fold()(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"classes": False}], ids=["classes", "learning"])
+def test_a_loader_without_batches_or_that_fails_leaves_no_half_known_target(options):
+    method = build("cattan_plus", **options)
+
+    def failing():
+        yield target_batches()[0]
+        raise OSError("the disk is gone")
+
+    with pytest.raises(UserError, match="no batches were given"):
+        method.prepare([])
+    assert method.target.known is None
+    with pytest.raises(OSError, match="disk is gone"):
+        method.prepare(failing())
+    assert method.target.known is None and not method.target.domains
+
+
+def test_episodes_keep_what_is_known_of_the_target():
+    method = build("cattan_plus", episodic=True)
+    method.prepare(target_batches())
+    method(target_batches()[0][1])
+    assert method.target.known and method.target.domains

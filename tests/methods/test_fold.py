@@ -11,6 +11,7 @@ from small_networks import FEATURES, build, network, run, target_batches
 from torch import nn
 
 from tta_cattan import UserError
+from tta_cattan.network.layers import compose_linear
 
 EXACT = ("source", "running")  # the plain network normalises by the very numbers that the method predicts with
 
@@ -185,3 +186,18 @@ def test_the_plain_model_has_the_cost_of_the_source():
     _, plain = folded()
     assert plain.fc.weight.shape == (5, FEATURES)
     assert sum(p.numel() for p in plain.parameters()) == sum(p.numel() for p in network().parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_target_classes_fold_into_a_classifier_of_half_precision(dtype):
+    method = build("cattan_plus", class_change=0.0)
+    run(method, "offline")
+    classes, head = method.target.classes, network().fc.to(dtype)
+    plain = classes.fold_into(head)
+    assert plain.weight.dtype == plain.bias.dtype == dtype
+    torch.testing.assert_close(plain.weight, (classes.temperature * (head.weight + classes.weight)).to(dtype))
+    x = torch.randn(4, FEATURES, dtype=dtype)
+    weight = torch.randn(FEATURES, FEATURES)
+    joint = compose_linear(head, weight, torch.zeros(FEATURES))
+    assert joint(x).dtype == dtype
+    torch.testing.assert_close(joint(x).float(), head.float()(x.float() @ weight.T), atol=0.3, rtol=0.1)

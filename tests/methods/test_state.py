@@ -92,7 +92,9 @@ def test_the_state_of_another_method_is_refused_and_changes_nothing(name, other)
     writer, method = build(name), build(other, network(seed=4))
     writer(images(8, 1))
     before = snapshot(method)
-    with pytest.raises(UserError, match=f"state is of {type(writer).__name__}, and this is {type(method).__name__}:"):
+    with pytest.raises(
+        UserError, match=f"state is of method = '{type(writer).__name__}', and here it is '{type(method).__name__}'"
+    ):
         method.load_state_dict(through_a_file(writer.state_dict()))
     assert_same_state(before, snapshot(method))
     assert torch.isfinite(method(images(8, 2))).all()

@@ -167,7 +167,8 @@ class TargetClasses:
         """Return the one linear layer that equals ``linear`` and this after it."""
         weight, bias = effective_linear(linear)
         bias = self.bias if bias is None else self.bias + bias
-        return with_weight(linear, self.temperature * (weight + self.weight), self.temperature * bias)
+        joint, shift = self.temperature * (weight + self.weight), self.temperature * bias
+        return with_weight(linear, joint.to(weight), shift.to(weight))
 
 
 FITTED_TO = 4096  # samples that the subspace of the classes is fitted to: the rest is only projected

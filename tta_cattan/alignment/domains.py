@@ -102,7 +102,7 @@ class Domain:
     def moved(self, signature: Tensor, n: float, spread: float, memory: float) -> None:
         """Move signature and spread by those of ``n`` images."""
         self.signature_count = min(self.signature_count + n, memory)
-        share = n / self.signature_count
+        share = min(1.0, n / self.signature_count)
         self.signature = torch.lerp(self.signature, signature, share)
         self.spread += share * (spread - self.spread)
 
@@ -116,7 +116,7 @@ class Domain:
         self.fresh += images
         again = self.fresh >= _REFRESH * self.count
         self.fresh = 0.0 if again else self.fresh
-        return images / self.count, again
+        return min(1.0, images / self.count), again
 
 
 @dataclass(eq=False)
@@ -201,8 +201,10 @@ class Domains:
     def _one(self, found: Tensor, usable: Tensor, rules: Rules) -> Part:
         """Return the batch as images of one domain, known or new, or of the source."""
         n, signature = float(len(found)), found.mean(0)
-        if rules.adapting and n < _WINDOW:
+        if n < _WINDOW:
             signature, n = self._smoothed(signature, n, rules)
+        elif rules.adapting:
+            self.recent, self.recent_count = signature, float(_WINDOW)
         from_source = float(rules.distance(signature, rules.centre)) - 1 / n
         distances = [
             float(rules.distance(signature, domain.signature)) - 1 / n - 1 / domain.signature_count
@@ -262,13 +264,13 @@ class Domains:
 
     def _smoothed(self, signature: Tensor, n: float, rules: Rules) -> tuple[Tensor, float]:
         """Return the mean signature of the last 16 images, or of those since it jumped."""
-        before = self.recent_count
-        if self.recent is None or float(rules.distance(signature, self.recent)) > _JUMP * (1 + 1 / n + 1 / before):
-            self.recent, self.recent_count = signature, n
-        else:
-            self.recent_count = min(before + n, float(_WINDOW))
-            self.recent = torch.lerp(self.recent, signature, n / self.recent_count)
-        return self.recent, self.recent_count
+        before, recent, count = self.recent_count, signature, n
+        if self.recent is not None and rules.distance(signature, self.recent) <= _JUMP * (1 + 1 / n + 1 / before):
+            count = min(before + n, float(_WINDOW))
+            recent = torch.lerp(self.recent, signature, n / count)
+        if rules.adapting:
+            self.recent, self.recent_count = recent, count
+        return recent, count
 
     def _begin(self, signature: Tensor, n: float, spread: float, rules: Rules) -> int:
         """Remember a new domain, in the place of the one not met for longest where there is no other."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tta_cattan import __version__
 from tta_cattan.alignment.subspace import Subspace, float64_device, sha256_weights
-from tta_cattan.network.layers import find_classifier, iterate_features
+from tta_cattan.network.layers import find_classifier, iterate_features, keeping_modes
 from tta_cattan.network.ownership import require_plain
 from tta_cattan.util.batches import ReadBatches
 from tta_cattan.util.errors import UserError
@@ -245,14 +245,9 @@ def from_loader(fit: Callable[..., Fitted]) -> Callable[..., Fitted]:
     @functools.wraps(fit)
     def fitted(model: nn.Module, loader: Iterable[Any], *args: Any, **options: Any) -> Fitted:
         require_plain(model)
-        modes = {module: module.training for module in model.modules()}
-        try:
-            with torch.inference_mode(False):
-                inputs = (x for _, x in ReadBatches(loader, next(model.parameters()).device))
-                found = fit(model, inputs, *args, **options)
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
+        with keeping_modes(model), torch.inference_mode(False):
+            inputs = (x for _, x in ReadBatches(loader, next(model.parameters()).device))
+            found = fit(model, inputs, *args, **options)
         named = {"weights_sha256": sha256_weights(model), "model": type(model).__name__, "tta-cattan": __version__}
         return found if found.provenance else replace(found, provenance=named)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,8 @@ from tta_cattan.util.door import FIT_AGAIN, fitted_tensors
 from tta_cattan.util.errors import UserError
 from tta_cattan.util.files import atomic_path
 
+logger = logging.getLogger(__name__)
+
 ENOUGH_IMAGES = 4096  # of the source: with their positions they determine 128 x 128 covariances to a few per cent
 
 _FORMAT = "tta-cattan-moments-3"
@@ -40,6 +43,7 @@ _MAX_BYTES = 1 << 28
 _DIRECTIONS = 256  # of the source's subspace that a file holds, at most
 _COORDINATES = 32  # of a signature of features, at most
 _CLASSES = 16  # classes whose own moments are taken, at most
+_FEW = 100  # images below which the covariance of their signatures says little
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,10 @@ class SourceMoments:
             precision=self.precision.to(device),
             subspace=None if self.subspace is None else self.subspace.to(device),
         )
+
+    def without_model(self) -> SourceMoments:
+        """Return the same moments, free to be used with any model of these layers."""
+        return replace(self, provenance={k: v for k, v in self.provenance.items() if k != "weights_sha256"})
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all numbers, by name."""
@@ -195,7 +203,9 @@ def fit_source_moments(
             if count >= ENOUGH_IMAGES:
                 break
     if count < 2:
-        raise UserError(f"{count} source images: moments need at least 2, better some thousand")
+        raise UserError(f"source images given: {count}; moments need at least 2, better some thousand")
+    if count < _FEW:
+        logger.warning("moments of %d source images are rough: good images may be taken for rubbish", count)
     signature, subspace = torch.cat(seen), None
     if features:
         d = min(_DIRECTIONS, features[0].dim, features[0].sample_count() - 1)
@@ -203,11 +213,12 @@ def fit_source_moments(
         if first[0] == "":
             large = int((subspace.eigenvalues > subspace.eigenvalues.sum() / subspace.dim).sum())
             signature = feature_signatures(signature, subspace.basis[:, : min(large, _COORDINATES)], subspace.mean)
-    full = {name: fit.moments for name, fit in fitted.items() if fit.moments.cov.ndim == 2}
+    used = {name: fit for name, fit in fitted.items() if fit.last is not None}
+    full = {name: fit.moments for name, fit in used.items() if fit.moments.cov.ndim == 2}
     return SourceMoments(
         {name: moments.mean for name, moments in full.items()},
         {name: moments.cov for name, moments in full.items()},
-        {name: fit.class_divergence() for name, fit in fitted.items()},
+        {name: fit.class_divergence() for name, fit in used.items()},
         signature.mean(0),
         precision_of(signature),
         count,
@@ -224,6 +235,7 @@ class _Fit:
         self.var = layer.running_var.float() + layer.eps
         zeros = torch.zeros(_CLASSES, layer.num_features, device=self.var.device)
         self.sums = zeros[:, 0].clone(), zeros, zeros.clone()  # of each class: images, means and second moments
+        self.last: tuple[Tensor, Tensor] | None = None  # means and second moments of the last batch; None: not called
 
     def look(self, rows: Tensor, before: int) -> None:
         self.moments.absorb(rows, len(rows) / (before + len(rows)))
@@ -232,6 +244,8 @@ class _Fit:
 
     def tell(self, classes: Tensor) -> None:
         """Add the last batch's images to the classes that are kept."""
+        if self.last is None:  # the network does not call the layer: an auxiliary head, for instance
+            return
         kept = F.one_hot(classes % _CLASSES, _CLASSES).float().T * (classes < _CLASSES)
         for total, part in zip(self.sums, (kept.sum(1), kept @ self.last[0], kept @ self.last[1]), strict=True):
             total += part

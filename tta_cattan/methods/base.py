@@ -68,7 +68,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
     adapts: bool = True  # whether forward updates anything; False needs no normalisation layers
     needs_images: ClassVar[bool] = False
     target_type: ClassVar[type[Target]] = Target  # what it learns of a target
-    source_argument: ClassVar[str] = "source_subspace"  # of the constructor: what it knows of the source's data
+    source_argument: ClassVar[str] = ""  # of the constructor: what it knows of the source's data; empty: nothing
     resumable: ClassVar[bool] = True  # whether state_dict holds all that an unfinished stream goes on from
 
     steps: int = key(1, "updates per batch", at_least(1), origin="TENT", at="OPTIM.STEPS")
@@ -143,6 +143,9 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         self.set_options(options)
         self.make_optimizer = optimizer
         self.num_classes = num_classes
+        if source_subspace is not None and not self.source_argument:
+            name = self.title or type(self).__name__
+            raise UserError(f"{name} uses no source data: leave source_subspace out")
         self.source_subspace: Any = source_subspace  # which kind, the method checks
         self.safety = Safety(self.on_collapse, self.on_divergence)
         self.target, self.streams = self.target_type(), Streams()
@@ -198,7 +201,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         if self._pauses:
             return self.predict(x)
         if self.episodic:
-            self.reset()
+            self.reset(keep_known=True)
         for step in range(self.steps):
             logits = self.forward_and_adapt(x, indices, again=step > 0)
         return logits
@@ -557,13 +560,20 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         own: dict[str, Any] = {"target": self.target, "safety": self.safety, "optimizer": optimizer}
         if self.streams.present == DEFAULT:
             own |= {"source": self._source_state, "streams": self.streams.states(self)}
-        return {"method": type(self).__name__, **pack(own)}
+        return {**self.state_identity(), **pack(own)}
+
+    def state_identity(self) -> dict[str, Any]:
+        """Return what a state's model and the one that loads it must have in common, besides their parameters."""
+        return {"method": type(self).__name__, "classes": self.classes}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Keep the state until the model's own parameters are loaded; refuse another method's before they are."""
-        own = type(self).__name__
-        if state.get("method", own) != own:
-            raise UserError(f"the state is of {state['method']}, and this is {own}: load it into its own method")
+        for name, own in self.state_identity().items():
+            if (theirs := state.get(name, own)) != own:
+                raise UserError(
+                    f"the state is of {name} = {theirs!r}, and here it is {own!r}: load it into a model that was built "
+                    "in the same way"
+                )
         self._loaded = state
 
     def state_loaded(self) -> None:
@@ -608,8 +618,9 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
     ) -> AdaptationMethod:
         """Build the method from a config; what is not this method's concern is ignored."""
         options = {name: cls.value_in(cfg, name) for name in cls.constructor_keys()}
-        source = cls.source_in(cfg, source_subspace)
-        return cls(model, num_classes=num_classes, **{cls.source_argument: source}, **options)
+        if cls.source_argument:
+            options[cls.source_argument] = cls.source_in(cfg, source_subspace)
+        return cls(model, num_classes=num_classes, **options)
 
     @classmethod
     def source_in(cls, cfg: CfgNode, given: Any) -> Any:

@@ -69,6 +69,7 @@ class CATTAn(AdaptationMethod):
 
     title = "CATTAn"
     node = "CATTAN"
+    source_argument = "source_subspace"
     lr = 1e-4  # the paper's
 
     d: int = key(0, "dimension of the subspaces; 0 = chosen by the stability rule", at_least(0), origin="paper")

@@ -6,9 +6,9 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,6 +50,7 @@ from tta_cattan.network.layers import compose_linear, find_layer, hooked, replac
 from tta_cattan.network.normalization import StreamStatistics
 from tta_cattan.network.ownership import plain_copy
 from tta_cattan.util.errors import UserError
+from tta_cattan.util.files import sha256_tensors
 from tta_cattan.util.keys import NOT_EMPTY, above, at_least, key
 from tta_cattan.util.state import stateful
 
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Colours = dict[str, tuple[Tensor, Tensor, Tensor]]
-Versions = list[tuple[int, int]]  # of parameters: identity, and torch's count of the changes in place
 
 
 @stateful
@@ -70,6 +70,7 @@ class ForwardTarget(Domains, Target):
     producers: dict[str, str] | None = None  # the convolution whose output each layer alone takes; None: not seen yet
     consumer: str = ""  # the linear layer directly behind the projection
     phi: Tensor | None = None  # of the projection, where it is learnt; None: the identity
+    rubbish: int = 0  # batches beyond FAR as a whole
 
 
 @ADAPTATION_REGISTRY.register("cattan_forward")
@@ -167,17 +168,26 @@ class CATTAnForward(AdaptationMethod):
                     f"{type(model).__name__} has not: they were made for another model. Make some for this one with "
                     "`tta-cattan fit-source`"
                 )
-        device = next(iter(layers.values())).running_mean.device
-        self.source = None if given is None else given.to(device)
         # Without source data: what one class moves most layers of CIFAR's ResNet-20 by.
-        usual = dict.fromkeys(layers, 0.02)
-        self.class_shifts: Mapping[str, float] = usual if self.source is None else self.source.classes
+        self.class_shifts: Mapping[str, float] = dict.fromkeys(layers, 0.02) if given is None else given.classes
+        if self.layer:
+            find_layer(model, self.layer)
+        self.source = None if given is None else given.to(next(iter(layers.values())).running_mean.device)
         self.colours: Colours = {} if self.source is None else self._colours(self.source)
-        self.subspace = self._subspace(model) if self.layer else None
+        self.subspace = self._subspace() if self.layer else None
 
-    def _subspace(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+    def _apply(self, *args: Any, **options: Any) -> CATTAnForward:
+        """Take the moments along to another device."""
+        super()._apply(*args, **options)
+        device = self.device
+        if self.source is not None and device is not None and self.source.signature.device != device:
+            self.source = self.source.to(device)
+            self.colours = {n: (m.to(device), c.to(device), r.to(device)) for n, (m, c, r) in self.colours.items()}
+            self.subspace = self._subspace() if self.layer else None
+        return self
+
+    def _subspace(self) -> tuple[Tensor, Tensor]:
         """Return basis and mean of the source at ``layer``, or say what is missing."""
-        find_layer(model, self.layer)
         known = None if self.source is None else self.source.subspace
         if known is None or known.mean is None or known.layer != self.layer:
             held = "none" if known is None else f"that of {known.layer!r}"
@@ -196,9 +206,29 @@ class CATTAnForward(AdaptationMethod):
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
         """Take the moments of the whole target set, which is one domain (offline protocol)."""
+        with self.whole_target(batches) as inputs:
+            for x in inputs:
+                self.infer(x, adapting=True)
+
+    @contextmanager
+    def whole_target(self, batches: Batches) -> Iterator[Iterator[Tensor]]:
+        """Begin a target that is one domain and yield its inputs; forget it where there are none or the block fails."""
+        read = 0
+
+        def inputs() -> Iterator[Tensor]:
+            nonlocal read
+            for _, x in batches:
+                read += 1
+                yield x
+
         self.begin_target(known=True)
-        for _, x in batches:
-            self.infer(x, adapting=True)
+        try:
+            yield inputs()
+            if not read:
+                raise UserError("no batches were given: the moments of a target need its images")
+        except BaseException:
+            self.begin_target()
+            raise
 
     @torch.no_grad()
     def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None, again: bool = False) -> Tensor:
@@ -212,7 +242,7 @@ class CATTAnForward(AdaptationMethod):
         """
         finite = None if all_finite(x) else torch.isfinite(x).flatten(1).all(1)
         if adapting and finite is not None and not finite.all():
-            self.safety.skip("batch", x)
+            self.safety.leave_out()
         passing = _Pass(self, adapting, finite)
         with ExitStack() as stack:
             stack.enter_context(replaced_forward(batch_norms(self.model), passing.forward))
@@ -223,6 +253,14 @@ class CATTAnForward(AdaptationMethod):
             logits = super().infer(x, adapting)
         if passing.uses is not None:
             self.target.producers = passing.uses.producers()
+        if adapting and finite is None and not any(part.usable for part in passing.parts):
+            self.target.rubbish += 1
+            if self.target.rubbish == 1:
+                logger.warning(
+                    "all images of a batch are farther from the source's than %s.FAR = %g: nothing is learnt from "
+                    "them; are they scaled as the source images were?",
+                    self.node, self.far,
+                )  # fmt: skip
         for part in passing.parts if adapting else ():
             if part.usable:
                 self.target.predicted(part.domain, part.of(logits))
@@ -233,7 +271,15 @@ class CATTAnForward(AdaptationMethod):
         if self.mixed_precision or not self.target.producers or torch.is_grad_enabled():
             return {}
         found = {name: self.model.get_submodule(producer) for name, producer in self.target.producers.items()}
-        return {name: conv for name, conv in found.items() if isinstance(conv, _ConvNd) and conv.groups == 1}
+        return {
+            name: conv
+            for name, conv in found.items()
+            if isinstance(conv, _ConvNd) and conv.groups == 1 and not self._is_watched(name, conv)
+        }
+
+    def _is_watched(self, name: str, conv: _ConvNd) -> bool:
+        """Return whether a hook sees what passes between a convolution and the BatchNorm ``name``."""
+        return bool(conv._forward_hooks or self.model.get_submodule(name)._forward_pre_hooks)
 
     def merged(self, name: str, conv: _ConvNd, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """Return weight and bias of a convolution with a map and the BatchNorm ``name`` behind it.
@@ -241,17 +287,17 @@ class CATTAnForward(AdaptationMethod):
         Note: kept until the map or the BatchNorm is another, which is what makes it cheaper than the map itself.
         """
         kept, layer = self._merged.get(name), self.model.get_submodule(name)
-        affines = [(id(param), param._version) for param in layer.parameters()]
-        if kept is None or kept[0] is not first or kept[1] != affines:
+        state = [conv.weight.dtype, *((id(param), param._version) for param in layer.parameters())]
+        if kept is None or kept[0] is not first or kept[1] != state:
             weight, bias = joint_map(layer, first, second)
             joint = (weight.to(conv.weight) @ conv.weight.flatten(1)).view_as(conv.weight)
             shift = bias if conv.bias is None else bias + weight @ conv.bias.to(weight)
-            kept = self._merged[name] = first, affines, joint, shift.to(joint)
+            kept = self._merged[name] = first, state, joint, shift.to(joint)
         return kept[2:]
 
     def begin_target(self, known: Any = None) -> None:
         """Begin with no domain."""
-        self._merged: dict[str, tuple[Tensor, Versions, Tensor, Tensor]] = {}  # map, affines, weight, bias
+        self._merged: dict[str, tuple[Tensor, list[Any], Tensor, Tensor]] = {}  # map, affines, weight, bias
         super().begin_target(known)
 
     def source_signature(self, layer: Any, size: int) -> tuple[Tensor, Tensor]:
@@ -265,6 +311,14 @@ class CATTAnForward(AdaptationMethod):
             )
         return self.source.signature, self.source.precision
 
+    def state_identity(self) -> dict[str, Any]:
+        """Add the layer that is projected and whose moments the source's are."""
+        return {**super().state_identity(), "layer": self.layer, "source_moments": self._moments_hash}
+
+    @cached_property
+    def _moments_hash(self) -> str:
+        return "none" if self.source is None else sha256_tensors(self.source.tensors())
+
     def describe(self) -> dict[str, Any]:
         """Add the number of domains, and what is known of the source."""
         known = "running statistics" if self.source is None else "data"
@@ -277,10 +331,11 @@ class CATTAnForward(AdaptationMethod):
         if known is None:
             return super().unfoldable
         for name in self.colours:
-            if name not in known or getattr(self.model.get_submodule(known[name]), "groups", 1) != 1:
+            feeding = None if name not in known else self.model.get_submodule(known[name])
+            if feeding is None or getattr(feeding, "groups", 1) != 1 or "weight" not in feeding._parameters:
                 return (
-                    f"no ungrouped convolution or linear layer feeds {name!r} directly and nothing else; set "
-                    f"{self.node}.CHANNELS 0 (channels=0) for a model that can"
+                    f"no ungrouped convolution or linear layer feeds {name!r} directly, with a weight of its own, and "
+                    f"nothing else; set {self.node}.CHANNELS 0 (channels=0) for a model that can"
                 )
         if self.subspace is not None and not self.target.consumer:
             return (

@@ -74,12 +74,12 @@ class CATTAnPlus(CATTAnForward):
         if self.classes:
             super().prepare(batches)
             return
-        self.begin_target(known=True)
         changed = []
-        for _, x in batches:
-            with self.as_source():
-                before = self.infer(x, adapting=False).argmax(1)
-            changed.append(self.infer(x, adapting=True).argmax(1) != before)
+        with self.whole_target(batches) as inputs:
+            for x in inputs:
+                with self.as_source():
+                    before = self.infer(x, adapting=False).argmax(1)
+                changed.append(self.infer(x, adapting=True).argmax(1) != before)
         if self.target.domain is not None:
             self.begin_target(replace(self.target, changed=torch.cat(changed).double().mean().item()))
 
@@ -94,8 +94,11 @@ class CATTAnPlus(CATTAnForward):
 
     def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None, again: bool = False) -> Tensor:
         """Update once on a batch where the method learns; otherwise do as CATTAn-F does."""
-        updates = self.learns and not self._pauses
-        return (AdaptationMethod if updates else CATTAnForward).forward_and_adapt(self, x, indices, again)
+        if not self.learns or self._pauses:
+            return super().forward_and_adapt(x, indices, again)
+        logits = AdaptationMethod.forward_and_adapt(self, x, indices, again)
+        self._merged.clear()  # fused optimisers change parameters without a trace in their version
+        return logits
 
     @contextmanager
     def at_start(self) -> Iterator[None]:

@@ -141,6 +141,12 @@ class Safety:
             logger.warning("the %s is not finite: this update was skipped (%d so far)", whose, self.skipped_steps)
         return batch_is_finite and self._strike("no finite update")
 
+    def leave_out(self) -> None:
+        """Count a batch whose images that are not finite teach the method nothing; the others do."""
+        self.skipped_steps += 1
+        if _is_power_of_two(self.skipped_steps):
+            logger.warning("images with NaN or Inf are left out of a batch (%d so far)", self.skipped_steps)
+
     def rest(self) -> None:
         """Count a reset after an alarm, and rest."""
         self.resets += 1

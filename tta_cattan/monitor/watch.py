@@ -15,7 +15,14 @@ from tta_cattan.methods import AdaptationMethod
 from tta_cattan.methods.guard import Lock
 from tta_cattan.methods.safety import Collapse
 from tta_cattan.monitor.estimate import Calibration, Estimate, Reference, mean_shift
-from tta_cattan.network.layers import channel_place, find_classifier, find_layer, require_logits, watched
+from tta_cattan.network.layers import (
+    channel_place,
+    find_classifier,
+    find_layer,
+    keeping_modes,
+    require_logits,
+    watched,
+)
 from tta_cattan.util.batches import refusing_one_image, require_batch
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.keys import Key, at_least, key, one_of
@@ -132,14 +139,15 @@ class Monitor:
         window = accepted["window"]
         _require_apart(model, frozen)
         tap = Tap(model, layer)
-        model.eval()
         quiet = isinstance(model, AdaptationMethod) and accepted["without_drift"] == "predict"
-        try:
-            sets = [_outputs(tap, model.predict if quiet else model, frozen, batches)]
-            sets += [_outputs(tap, model, frozen, shift) for shift in shifts]
-        finally:
-            if isinstance(model, AdaptationMethod):
-                model.reset()
+        with keeping_modes(model, frozen):
+            model.eval()
+            try:
+                _reset(model)
+                sets = [_outputs(tap, model.predict if quiet else model, frozen, batches)]
+                sets += [_outputs(tap, model, frozen, shift) for shift in shifts]
+            finally:
+                _reset(model)
         features = sets[0][0]
         own = Calibration.of([(logits, labels) for _, logits, _, labels in sets], window)
         other = None if frozen is None else Calibration.of([(logits, labels) for _, _, logits, labels in sets], window)
@@ -266,6 +274,8 @@ class Tap:
 
     def __init__(self, model: nn.Module, layer: str = "") -> None:
         self.layer = layer
+        first = next(model.parameters(), None)
+        self.device = None if first is None else first.device
         inner = model.model if isinstance(model, AdaptationMethod) else model
         aligned = getattr(model, "aligned", None)
         if layer:
@@ -298,6 +308,12 @@ def _classifier(model: nn.Module) -> nn.Module:
         ) from None
 
 
+def _reset(model: nn.Module) -> None:
+    """Reset a method of ours; any other network has no state."""
+    if isinstance(model, AdaptationMethod):
+        model.reset()
+
+
 @torch.no_grad()
 def _outputs(
     tap: Tap, run: Callable[[Tensor], Tensor], frozen: nn.Module | None, batches: Iterable[tuple[Tensor, Tensor]]
@@ -308,6 +324,7 @@ def _outputs(
         if not (isinstance(batch, (tuple, list)) and len(batch) == 2 and _one_label_each(*batch)):
             raise UserError("a monitor is fitted to batches of (inputs, labels): tensors, one class number per input")
         x, y = batch
+        x = x if tap.device is None else x.to(tap.device)
         logits, features = tap(run, x)
         if not 0 <= y.min() <= y.max() < logits.shape[1]:
             raise UserError(

@@ -165,10 +165,11 @@ def receives(model: nn.Module, name: str, follower: str) -> Iterator[list[bool]]
 def compose_linear(module: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
     """Return the linear layer or 1x1 convolution that equals ``z -> module(z weight^T + bias)``."""
     own, own_bias = effective_linear(module)
-    rows = own.flatten(1)
+    rows = own.flatten(1).to(weight)
     shift = None if bias is None else rows @ bias
     shift = own_bias if shift is None else shift if own_bias is None else own_bias + shift
-    return with_weight(module, (rows @ weight).reshape(own.shape), shift)
+    shift = None if shift is None else shift.to(own)
+    return with_weight(module, (rows @ weight).reshape(own.shape).to(own), shift)
 
 
 def frozen_copy(module: nn.Module) -> nn.Module:
@@ -205,6 +206,17 @@ class Call(NamedTuple):
 
     features: Tensor
     output: Tensor
+
+
+@contextmanager
+def keeping_modes(*models: nn.Module | None) -> Iterator[None]:
+    """Put every module back into training or evaluation mode, as it was, when the block ends."""
+    modes = {module: module.training for model in models if model is not None for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 @contextmanager

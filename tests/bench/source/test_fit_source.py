@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from digits_runs import ckpt_dir, fit_slowly, overrides, start
+from digits_runs import ckpt_dir, compare, fit_slowly, overrides, start
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -293,6 +293,11 @@ def test_the_moments_for_cattan_forward_take_the_same_route(tmp_path, monkeypatc
         assert (value - auto.tensors()[name]).norm() <= 0.02 * value.norm(), name
     assert found.provenance["weights_sha256"] == sha256_weights(loaded.model)
     assert default_path(cfg, loaded).is_file() and default_path(cfg, loaded).stem.endswith("-moments-128")
+    file = {"CATTAN_FORWARD.SOURCE_MOMENTS": tmp_path / "m.safetensors"}
+    assert main(compare(tmp_path / "save", "cattan_forward", **file)) == 0
+    replace(found, provenance={**found.provenance, "weights_sha256": "0" * 64}).save(tmp_path / "m.safetensors")
+    assert main(compare(tmp_path / "save", "cattan_forward", **file)) == 2
+    assert "made for the model 000000000000" in capsys.readouterr().err
     other, _, _ = settings(**changes, **{"CATTAN_FORWARD.SOURCE_MOMENTS": "none"})
     assert source_subspace(other, loaded, benchmark) is None
     cfg, _, _ = settings(**changes, **{"CATTAN_FORWARD.CHANNELS": 16})

@@ -201,7 +201,7 @@ def adapt_hypotheses(
             confidence = last.confidence[last.index.argsort()]  # in the order of the data set
             doubtful = stream.restricted(least_confident(confidence, fraction))
         method = make()
-        if method.optimizer is None:
+        if not method.adapts:
             raise UserError(
                 f"source recovery compares adapted hypotheses, and {type(method).__name__} adapts nothing: all of them "
                 "would be the same; choose another MODEL.ADAPTATION"

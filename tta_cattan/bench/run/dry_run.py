@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 from yacs.config import CfgNode
@@ -63,15 +63,16 @@ def describe(by_source: Mapping[str, tuple[Sequence[Row], Sequence[Benchmark]]])
 
     Note: the methods are timed on the first source's data.
     """
-    works: dict[tuple[str, Any], Work] = {}  # the rows of a source share it, unless a sweep changes the data
+    works: dict[tuple[str, str], Work] = {}  # the rows of a source share it, unless a sweep changes the data
     timings: dict[str, Timing] = {}
     estimates: dict[str, list[Estimate]] = {}
     domains: list[str] = []
     for source, (rows, benchmarks) in by_source.items():
         for row, benchmark in zip(rows, benchmarks, strict=True):
-            if (source, row.changes) not in works:
-                works[source, row.changes] = work_of(row.cfg, benchmark)
-            work = works[source, row.changes]
+            changes = repr(row.changes)  # values may be lists
+            if (source, changes) not in works:
+                works[source, changes] = work_of(row.cfg, benchmark)
+            work = works[source, changes]
             if row.label not in timings:
                 timings[row.label] = timing(row.cfg, benchmark, work.inputs)
             estimates.setdefault(row.label, []).append(estimate(row.cfg, work, timings[row.label]))

@@ -159,9 +159,10 @@ def rehearse(
         choice = source_choice(cfg)
         if choice == "auto":
             subspace = _stand_in(cfg, model, benchmark)
-        elif method.source_argument == "source_subspace":
+        else:
             # The model may be untrained still; whether a file is of the trained one is seen when that is there.
-            subspace = Subspace.load(choice).without_model()
+            kind = Subspace if method.source_argument == "source_subspace" else SourceMoments
+            subspace = kind.load(choice).without_model()
     return setup_model(copy.deepcopy(model), cfg, benchmark.num_classes, subspace)
 
 
