@@ -93,7 +93,7 @@ def test_the_first_hypothesis_is_the_offline_protocol():
 
 @pytest.mark.parametrize("name", ["source", "norm"])
 def test_what_does_not_adapt_is_refused(name):
-    with pytest.raises(UserError, match="adapts nothing"):
+    with pytest.raises(UserError, match="updates no parameters here"):
         adapt_hypotheses(lambda: build(name, NET), stream())
 
 

@@ -55,11 +55,17 @@ def test_offline_results_do_not_depend_on_the_recovery_keys(tmp_path):
     assert len(read_cells(save)) == 1
 
 
-@pytest.mark.parametrize(("method", "said"), [("norm", "Norm adapts nothing")])
+@pytest.mark.parametrize(("method", "said"), [("norm", "Norm updates no parameters")])
 def test_what_cannot_be_recovered_is_one_line(tmp_path, capsys, method, said):
     values = {key: value for key, value in SMALL.items() if key != "OPTIM.LR"}  # which these methods do not read
     assert main(["--methods", method, *overrides(tmp_path, **values, **{"TEST.PROTOCOL": "recovery"})]) == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_cattan_plus_recovers_where_it_learns(tmp_path):
+    assert recover(tmp_path, "cattan_plus", **{"CLASSES.USE": False}) == 0
+    ((_, found),) = read_cells(tmp_path).items()
+    assert found["n"] == 128
 
 
 def test_a_benchmark_without_source_data_is_told():

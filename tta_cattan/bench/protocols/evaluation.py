@@ -1,4 +1,4 @@
-"""Predictions collected batch by batch, and their metrics."""
+"""Collect predictions batch by batch, and compute their metrics."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _WINDOWS = 40
 
 
 class Evaluation:
-    """Prediction, confidence, label and scores of every sample of a target set, in the order in which they came.
+    """Prediction, confidence, label and scores of every sample of a target set, in order of arrival.
 
-    ``epochs`` holds the accuracy of each epoch's predictions while adapting; ``online`` says that the method adapted to
-    the samples as they came.
+    ``epochs`` holds the accuracy of each epoch's predictions while adapting; ``online`` says whether the method adapted
+    to the samples as they arrived.
 
     Note: logits are not kept: those of 50,000 samples of 1,000 classes would be large.
     """
@@ -83,9 +83,9 @@ class Evaluation:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return the number of samples without a prediction, and what figures need.
+        """Return the number of samples without a prediction, and the data for figures.
 
-        That is the reliability bins, and the accuracy by epoch or the running count of hits.
+        The latter are the reliability bins, and the accuracy by epoch or the running count of correct predictions.
         """
         bins = {name: list(values) for name, values in vars(reliability_bins(self.confidence, self.correct)).items()}
         facts = {"reliability": bins, "lost": int((self.prediction < 0).sum())}
@@ -101,7 +101,7 @@ class Evaluation:
         return {name: column[order] for name, column in self.columns().items()}
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return index, prediction, confidence and label in the order in which they came, in compact types."""
+        """Return index, prediction, confidence and label in order of arrival, in compact types."""
         whole = np.int16 if int(torch.maximum(self.prediction, self.label).max()) < 2**15 else np.int32
         kinds = {"index": np.int32, "prediction": whole, "confidence": np.float32, "label": whole}
         return {name: getattr(self, name).numpy().astype(kind) for name, kind in kinds.items()}
@@ -111,11 +111,11 @@ class Evaluation:
         return sum(len(part[0]) for part in self._parts)
 
     def parts(self) -> tuple[Tensor, ...]:
-        """Return all that was added, for a checkpoint."""
+        """Return everything that was added, for a checkpoint."""
         return tuple(map(self._column, range(len(self._parts[0]))))
 
     def restore(self, parts: tuple[Tensor, ...]) -> None:
-        """Go on from what ``parts`` returned."""
+        """Continue from what ``parts`` returned."""
         self._parts = [parts]
 
     def _column(self, place: int) -> Tensor:

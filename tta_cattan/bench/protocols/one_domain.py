@@ -1,4 +1,4 @@
-"""One target domain from a reset on: online, TENT's protocol, and offline, the paper's."""
+"""Protocols for a single target domain, starting with a reset: online (TENT's) and offline (the paper's)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_offline(
     on_batch: Callable[[], None] = lambda: None,
     adapt_to: Stream | None = None,
 ) -> Evaluation:
-    """Reset, learn from one pass, adapt for ``epochs`` passes in new orders each, predict without updates.
+    """Reset, learn from one pass, adapt for ``epochs`` passes in a new order each, predict without updates.
 
     ``adapt_to`` is the part of ``stream`` to adapt to (default: all); all of ``stream`` is predicted. ``on_batch`` is
     called after every update and every prediction, not in a method's own passes over the data.
@@ -51,7 +51,7 @@ def adapt_offline(
 
     ``beforehand`` is what the first pass sees (default: all).
 
-    Note: a method without a first pass is updated on ``beforehand`` once instead, so that it affects every method.
+    Note: a method without a first pass is updated once on ``beforehand`` instead, so that it affects every method.
     """
     if method.episodic:
         raise UserError("an episodic method forgets after every batch: it cannot learn over epochs; use run_online")

@@ -1,8 +1,8 @@
-"""Source recovery: hypotheses adapted to a target disagree about samples that are not of it.
+"""Source recovery: hypotheses adapted to a target domain disagree about samples from elsewhere.
 
 ``K`` hypotheses of one method are adapted to the target alone. On a mix of source and target samples, a sample on which
-they disagree is taken as source data and gets the prediction of a fall-back. Counts per level of agreement are all that
-is stored: every threshold and fall-back follows from them.
+they disagree is taken as source data and gets the prediction of a fall-back. Only counts per level of agreement are
+stored: the results for every threshold and fall-back follow from them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tta_cattan.bench.data.stream import Stream
 from tta_cattan.bench.protocols.evaluation import Evaluation, predict_all
 from tta_cattan.bench.protocols.one_domain import adapt_offline
 from tta_cattan.bench.results.store import Record
-from tta_cattan.methods.base import AdaptationMethod
+from tta_cattan.methods import AdaptationMethod, CATTAn
 from tta_cattan.metrics import auroc
 from tta_cattan.util.errors import UserError, chosen
 
@@ -99,14 +99,14 @@ class AgreementCounts:
         return len(self.counts["source"]["n"]) - 1
 
     def thresholds(self) -> list[float]:
-        """Return every distinct threshold: ``0, 1/K, ..., 1`` (0 gates nothing, 1 all but the unanimous)."""
+        """Return every distinct threshold: ``0, 1/K, ..., 1`` (0 gates nothing, 1 all but unanimous samples)."""
         return [level / self.k for level in range(self.k + 1)]
 
     def accuracy(self, origin: str, predictor: str) -> float:
         return sum(self.counts[origin][predictor]) / sum(self.counts[origin]["n"])
 
     def gate(self, tau: float, fallback: str) -> Gated:
-        """Return the accuracies where samples with ``qbar < tau`` get the fall-back's prediction."""
+        """Return the accuracies if samples with ``qbar < tau`` get the fall-back's prediction."""
         flagged = [level / self.k < tau for level in range(self.k + 1)]
         after, rate = {}, {}
         for origin in ORIGINS:
@@ -127,7 +127,7 @@ class AgreementCounts:
 
 
 def agreement_counts(records: Iterable[Record]) -> list[AgreementCounts]:
-    """Return the counts of the records that the recovery protocol made."""
+    """Return the counts of those records that the recovery protocol produced."""
     return [AgreementCounts(record.info[_KEY]) for record in records if _KEY in record.info]
 
 
@@ -162,7 +162,7 @@ class SourceRecovery(nn.Module):
 
     @torch.no_grad()
     def fall_back(self, x: Tensor, fallback: str) -> Tensor:
-        """Return the logits that gated samples of the batch get."""
+        """Return the fall-back's logits for a batch, used for its gated samples."""
         bypassed = getattr(self.hypotheses[0], "predict_bypassed", None)  # CATTAn and IP have it: they insert something
         return bypassed(x) if fallback == "bypass" and bypassed is not None else self.source(x).float()
 
@@ -189,9 +189,9 @@ def adapt_hypotheses(
 ) -> list[AdaptationMethod]:
     """Return ``k`` methods adapted to all of ``stream``, each starting from what the previous was unsure of.
 
-    Its first pass (CATTAn fits ``W_t`` in it) sees the ``fraction`` of the samples with the lowest confidence under the
-    previous hypothesis; a method without such a pass is updated on them once instead. Nothing else differs: ``make``
-    gives the same method, and the batches of the epochs have the same order.
+    Its first pass (in which CATTAn fits ``W_t``) sees the ``fraction`` of the samples with the lowest confidence under
+    the previous hypothesis; a method without such a pass is updated once on them instead. Nothing else differs:
+    ``make`` returns the same method, and the epochs see the batches in the same order.
     """
     hypotheses: list[AdaptationMethod] = []
     doubtful: Stream | None = None
@@ -203,8 +203,8 @@ def adapt_hypotheses(
         method = make()
         if not method.adapts:
             raise UserError(
-                f"source recovery compares adapted hypotheses, and {type(method).__name__} adapts nothing: all of them "
-                "would be the same; choose another MODEL.ADAPTATION"
+                f"source recovery compares adapted hypotheses, and {type(method).__name__} updates no parameters here: "
+                "all of them would be the same; choose another MODEL.ADAPTATION, or CLASSES.USE False for CATTAn+"
             )
         if not hypotheses:
             _check_fraction(method, len(stream.dataset), fraction)
@@ -214,9 +214,9 @@ def adapt_hypotheses(
 
 
 def _check_fraction(method: AdaptationMethod, n: int, fraction: float) -> None:
-    """Refuse, before the first hypothesis, a dimension that cannot be fitted to the doubtful samples."""
+    """Refuse, before the first hypothesis is adapted, a dimension too large to be fitted to the doubtful samples."""
     left = _count_of(fraction, n)
-    d = getattr(method, "d", 0)
+    d = method.d if isinstance(method, CATTAn) else 0
     if d >= left:
         raise UserError(
             f"RECOVERY.FRACTION = {fraction:.3g} leaves {left} of {n} samples for the next subspace, too few for "
@@ -225,7 +225,7 @@ def _check_fraction(method: AdaptationMethod, n: int, fraction: float) -> None:
 
 
 def half_and_half(source: Dataset, target: Dataset, seed: int) -> tuple[Dataset, Tensor]:
-    """Return equally many samples of each, as many as the smaller has, drawn by ``seed``, and which are source's."""
+    """Return a mix with as many samples of each as the smaller has, drawn by ``seed``, and the mask of source samples."""
     n = min(len(source), len(target))
     generator = torch.Generator().manual_seed(seed)
     parts = [Subset(data, torch.randperm(len(data), generator=generator)[:n].tolist()) for data in (source, target)]
@@ -237,7 +237,7 @@ def evaluate_mix(
 ) -> tuple[AgreementCounts, Evaluation]:
     """Return the counts from which every gate follows, and the ungated evaluation of the first hypothesis.
 
-    ``is_source`` tells the origin of each sample of the mix; the models do not see it.
+    ``is_source`` marks the source samples of the mix; the models do not see it.
     """
     evaluations = {predictor: Evaluation() for predictor in PREDICTORS}
     agreements = []
@@ -265,7 +265,7 @@ def run_recovery(
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Adapt hypotheses to ``target`` and measure them on a mix; return the ungated metrics, and facts with the counts.
 
-    Note: the mix's source samples are of the benchmark's source data, which the source model was trained on.
+    Note: the mix's source samples come from the benchmark's source data, which the source model was trained on.
     """
     if not benchmark.has_source():
         raise UserError(
@@ -273,7 +273,7 @@ def run_recovery(
             "data: set DATA.SOURCE_DIR to source images"
         )
     mixed, is_source = half_and_half(benchmark.source(), target.dataset, seed)
-    # Shuffled whatever TEST.ORDER says: in the mix's own order every batch would be of one domain alone.
+    # Shuffled whatever TEST.ORDER says: in the mix's own order a batch would come from one domain alone.
     mix = replace(target, dataset=mixed, seed=seed)
     node = cfg.RECOVERY
     hypotheses = adapt_hypotheses(make, target, cfg.TEST.EPOCHS, node.K, node.FRACTION, on_batch)

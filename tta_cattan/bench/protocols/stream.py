@@ -24,11 +24,11 @@ from tta_cattan.util.state import load_state, restore_generators, save_state
 logger = logging.getLogger(__name__)
 
 WINDOW = 250  # samples
-_SAVE_EVERY = 2000  # samples: a count, so that a run is saved at the same places however fast it is
+_SAVE_EVERY = 2000  # samples, not seconds, so that a run is saved at the same points at any speed
 
 
 class StreamEvaluation(Evaluation):
-    """The predictions over a stream, in its order, and where it collapsed; an index is that in the sample's domain."""
+    """The predictions over a stream, in its order, and where it collapsed; an index is within the sample's domain."""
 
     def __init__(self, plan: StreamPlan) -> None:
         super().__init__(online=True)
@@ -39,7 +39,7 @@ class StreamEvaluation(Evaluation):
         self.earlier_seconds = 0.0  # spent before an interruption
 
     def note(self, reading: Reading) -> None:
-        """Keep a reading of the monitor where it completes a window."""
+        """Keep a reading of the monitor if it completes a window, and every change of domain that it reports."""
         if "change" in reading.state:
             self.changes.append(reading.seen)
         estimate, last = reading.accuracy, self.watched[-1][0] if self.watched else 0
@@ -56,7 +56,7 @@ class StreamEvaluation(Evaluation):
         return {**super().metrics(), "worst_window": min(shares)}
 
     def facts(self) -> dict[str, Any]:
-        """Return lost predictions, reliability, hits per window and per visit, the bands of the domains, collapses."""
+        """Return lost predictions, reliability, correct ones per window and visit, domain bands, collapses, monitor."""
         visit = torch.from_numpy(self.plan.visit)
         n_visits = len(self.plan.visits)
         seen, right = (torch.bincount(one, minlength=n_visits).tolist() for one in (visit, visit[self.correct]))
@@ -79,7 +79,7 @@ class StreamEvaluation(Evaluation):
 
 
 def window_counts(correct: Tensor) -> tuple[list[int], list[int]]:
-    """Return the right predictions and the samples of each window; the last may be short."""
+    """Return the numbers of correct predictions and of samples in each window; the last may be short."""
     windows = correct.split(WINDOW)
     return [int(window.sum()) for window in windows], [len(window) for window in windows]
 
@@ -92,11 +92,11 @@ def run_stream(
     adapt_every: int = 1,
     monitor: Monitor | None = None,
 ) -> StreamEvaluation:
-    """Predict and adapt to each batch once; go on from ``checkpoint`` where there is one, bit for bit.
+    """Predict and adapt to each batch once; resume from ``checkpoint`` if it exists, bit for bit.
 
-    With ``adapt_every = n``, the method adapts to every n-th batch and only predicts the others. A monitor looks on.
+    With ``adapt_every = n``, the method adapts to every n-th batch and only predicts the others. A monitor observes.
 
-    Note: the checkpoint stays until its owner has stored the result. A method that is not resumable writes none.
+    Note: the caller deletes the checkpoint after storing the result. A method that is not resumable writes none.
     """
     evaluation = StreamEvaluation(stream.plan)
     if not method.resumable:
@@ -127,7 +127,7 @@ def run_stream(
 def accuracy_without_updates(
     method: AdaptationMethod, stream: Stream, on_batch: Callable[[], None] = lambda: None
 ) -> float:
-    """Return the accuracy on a data set of the method as it is."""
+    """Return the accuracy of the method on a data set, without adapting it."""
     return predict_all(method, stream, on_batch).correct.double().mean().item()
 
 
@@ -139,7 +139,7 @@ def _save(
     seconds: float,
     monitor: Monitor | None,
 ) -> None:
-    """Write all that the rest of the stream depends on."""
+    """Write everything that the rest of the stream depends on."""
     state = {
         "done": done,
         "seconds": seconds,
@@ -152,7 +152,7 @@ def _save(
 
 
 def _resume(path: Path, method: AdaptationMethod, evaluation: StreamEvaluation, monitor: Monitor | None) -> int:
-    """Load a checkpoint and return the number of finished batches; 0 where there is none or it is damaged."""
+    """Load a checkpoint and return the number of finished batches; 0 if it is missing or damaged."""
     state = load_state(path)
     if state is None:
         return 0
