@@ -14,5 +14,5 @@ class Domain:
 
     @property
     def label(self) -> str:
-        """Return TENT's name, "gaussian_noise5", or the bare name where the severity is 0."""
+        """Return TENT's name, "gaussian_noise5", or the bare name if the severity is 0."""
         return f"{self.name}{self.severity}" if self.severity else self.name

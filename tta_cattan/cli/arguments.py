@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from tta_cattan.util.errors import UserError, nearest
 from tta_cattan.util.registry import load_plugins
 
-_KEY = re.compile(r"[A-Z][A-Z0-9_]*|\w+(\.\w+)+")  # a misspelt key of a node counts: the config names the nearest
+_KEY = re.compile(r"[A-Z][A-Z0-9_]*|\w+(\.\w+)+")  # a misspelt dotted key matches too: the config suggests the nearest
 
 
 def option(name: str, about: str, metavar: str | None = None, **more: Any) -> tuple[str, dict[str, Any]]:
@@ -37,7 +37,7 @@ _IMPORT = option(
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of a command; a mistake is a UserError."""
+    """The parser of a command; it reports mistakes as UserErrors."""
 
     def __init__(self, command: str, about: str, *options: tuple[str, dict[str, Any]], usage: str = "") -> None:
         super().__init__(prog=f"tta-cattan {command}", description=about, usage=f"%(prog)s {usage}" if usage else None)
@@ -55,7 +55,7 @@ class ConfigParser(CommandParser):
         super().__init__(command, about, *options, _IMPORT, usage=f"{usage} [KEY VALUE ...]")
 
     def parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """Return the options and the overrides, with all plug-ins loaded; refuse an unknown option."""
+        """Return the options and the overrides, and load all plug-ins; refuse an unknown option."""
         args, rest = self.parse_known_args(argv)
         options = [option for action in self._actions for option in action.option_strings]
         for argument in rest:
@@ -67,7 +67,7 @@ class ConfigParser(CommandParser):
 
 
 def _pairs(arguments: Sequence[str]) -> list[str]:
-    """Return keys and values in turn; ``KEY=VALUE`` is such a pair too."""
+    """Return keys and values alternately; ``KEY=VALUE`` counts as a pair too."""
     pairs: list[str] = []
     for argument in arguments:
         if len(pairs) % 2:

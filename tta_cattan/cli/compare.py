@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_CFG = "cfgs/digits_c/cattan.yaml"
-_MOST_WORKERS = 8  # of the command without arguments: each needs half a gigabyte
-# Its short second table.
+_MOST_WORKERS = 8  # for the command without arguments: each worker needs half a gigabyte
+# Overrides for that command's short second table.
 _STREAM = ["SETTING", "continual", "TEST.PROTOCOL", "online", "SEEDS", "0"]
 
 
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _without_faults(host: str | None, methods: list[str], overrides: Sequence[str]) -> list[str]:
-    """Register the methods of the host and return all but those that cannot be imported, which are named."""
+    """Register the host's methods and return ``methods`` without those that cannot be imported, which are logged."""
     asked = methods or dict(zip(overrides[::2], overrides[1::2], strict=False)).get("MODEL.ADAPTATION", "").split()
     names = [name.lower().removeprefix("host:") for name in asked if name.lower().startswith("host:")]
     if not names:
@@ -120,7 +120,7 @@ def _without_faults(host: str | None, methods: list[str], overrides: Sequence[st
 
 
 def _launcher(args: argparse.Namespace, small: bool) -> Launcher:
-    """Return the launcher that computes the results; a ``small`` network keeps one thread busy at most."""
+    """Return the launcher that computes the results; a ``small`` network defaults to one-threaded processes."""
     if args.workers is not None and args.workers < 1:
         raise UserError(f"--workers {args.workers}: at least 1 is needed")
     if args.address is not None and args.launcher != "ray":
@@ -139,7 +139,7 @@ def _launcher(args: argparse.Namespace, small: bool) -> Launcher:
 
 
 def _report(folders: Sequence[Path], out: Path) -> None:
-    """Write the report and print where it is, or how to get it."""
+    """Write the report and print its path, or how to install what it needs."""
     if not all(find_spec(name) for name in ("jinja2", "matplotlib")):
         runs = " ".join(map(str, folders))
         print(f"report: pip install 'tta-cattan[report]', then tta-cattan report {runs} --out {out}")

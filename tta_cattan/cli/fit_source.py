@@ -1,4 +1,4 @@
-"""``tta-cattan fit-source``: fit the source subspace of a model, or take its moments for CATTAn-F, once."""
+"""``tta-cattan fit-source``: fit the source subspace of a model, or its moments for CATTAn-F, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tta-cattan inspect FILE``: print the contents of a file of ``fit-source``."""
+"""``tta-cattan inspect FILE``: print the contents of a file written by ``fit-source``."""
 
 from __future__ import annotations
 

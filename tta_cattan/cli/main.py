@@ -1,4 +1,4 @@
-"""The command ``tta-cattan``: a sub-command by its name; options alone are those of ``compare``."""
+"""The command ``tta-cattan``: run a sub-command by name; options without a sub-command go to ``compare``."""
 
 from __future__ import annotations
 

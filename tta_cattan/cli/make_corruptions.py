@@ -1,4 +1,4 @@
-"""``tta-cattan make-corruptions``: your own clean images in the layout of ImageNet-C or CIFAR-C."""
+"""``tta-cattan make-corruptions``: corrupt your own clean images in the layout of ImageNet-C or CIFAR-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tta-cattan pairs``: all source>target pairs of a benchmark, the published figures beside ours."""
+"""``tta-cattan pairs``: run all source>target pairs of a benchmark, with the published figures beside ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tta-cattan paper NAME``: a table or figure of the paper, beside the published figures."""
+"""``tta-cattan paper NAME``: reproduce a table or figure of the paper, beside the published figures."""
 
 from __future__ import annotations
 

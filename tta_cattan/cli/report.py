@@ -1,4 +1,4 @@
-"""``tta-cattan report RUN ... --out DIR``: a page about finished runs."""
+"""``tta-cattan report RUN ... --out DIR``: write a page about finished runs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tta_cattan.config.load import (
 
 
 def __getattr__(name: str) -> Any:
-    """``cfg``: the defaults, frozen, with the keys of every method that is registered by now."""
+    """Return ``cfg``: the frozen defaults, with the keys of every method registered so far."""
     if name != "cfg":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     defaults = get_defaults()

@@ -1,4 +1,4 @@
-"""Every configuration key: those that runs share, declared here, and each method's own, declared beside its class."""
+"""Every configuration key: the shared ones, declared here, and each method's own, declared in its class."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CORRUPTIONS = (
     "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
 )  # fmt: skip
 
-_SIZE = within(1, 2**16)  # of a layer: more is a slip of the pen, and does not fit into memory
-# How the domains of a stream follow each other; the names are those of mariodoebler/test-time-adaptation but for the
-# last two. Each can be joined with "_correlated", and "correlated" alone is continual.
+_SIZE = within(1, 2**16)  # of a layer: anything larger is a typo and would not fit into memory
+# How the domains of a stream follow each other; all but the last two are named as in mariodoebler/test-time-adaptation.
+# Each can take the suffix "_correlated"; continual with it is just "correlated".
 ORDERS = ("reset_each_shift", "continual", "gradual", "mixed_domains", "recurring", "smooth")
 RESET_EACH_SHIFT = ORDERS[0]
 SETTINGS = (*ORDERS, "correlated", *(f"{order}_correlated" for order in ORDERS if order != "continual"))
@@ -37,7 +37,7 @@ def _or_all(low: int) -> Check:
     return Check(f"must be >= {low}, or -1 for all", lambda value: value >= low or value == -1)
 
 
-# By place: role, default and meaning; check and origin where there are any.
+# By place: role, default, meaning and, if any, check and origin.
 # fmt: off
 _SHARED: dict[str, tuple[Any, ...]] = {
     "MODEL.ARCH": ("model", "Standard", "architecture, by its name in the model zoo", NOT_EMPTY, "TENT"),
@@ -210,7 +210,7 @@ def method_keys(name: str | None = None) -> dict[str, Key]:
 
 
 def method_class(name: str) -> type[AdaptationMethod]:
-    """Return the class of a method; that of all methods where the name is not registered."""
+    """Return the class of a method, or the base class of all methods if the name is not registered."""
     return ADAPTATION_REGISTRY.get(name) if name in ADAPTATION_REGISTRY else AdaptationMethod
 
 
@@ -220,21 +220,21 @@ def declared_keys() -> dict[str, Key]:
 
 
 def shared_keys(*roles: str) -> list[str]:
-    """Return the places of the keys with one of the roles, without what only methods read."""
+    """Return the places of the shared keys with one of the roles; keys that only methods read are left out."""
     return [place for place, declared in SHARED.items() if declared.role in roles]
 
 
 def own_keys(name: str) -> set[str]:
     """Return the places of the keys that a result of the method ``name`` can depend on.
 
-    Note: without updates there is no optimiser.
+    Note: a method without updates has no optimiser, so it does not depend on OPTIM keys.
     """
     updates = method_class(name).adapts
     return {*SHARED, *(place for place in method_keys(name) if updates or not place.startswith("OPTIM."))}
 
 
 def get_defaults(method: str | None = None) -> CfgNode:
-    """Return the defaults, of all methods or as ``method`` has them, as a node that can be changed."""
+    """Return the defaults as a mutable node; ``method``'s own defaults take precedence if it is given."""
     keys = {**declared_keys(), **(method_keys(method) if method else {})}
     cfg = CfgNode()
     for place, declared in keys.items():
@@ -244,7 +244,7 @@ def get_defaults(method: str | None = None) -> CfgNode:
 
 
 def set_value(cfg: CfgNode, place: str, value: Any) -> None:
-    """Set the value at a dotted place, making the nodes on the way."""
+    """Set the value at a dotted place, creating missing nodes on the way."""
     *nodes, name = place.split(".")
     for part in nodes:
         if part not in cfg:
@@ -254,7 +254,7 @@ def set_value(cfg: CfgNode, place: str, value: Any) -> None:
 
 
 def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield ``("OPTIM.LR", 0.001)`` and so on, in the order of declaration."""
+    """Yield each dotted key with its value, such as ``("OPTIM.LR", 0.001)``, in the order of the node."""
     for name, value in node.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{prefix}{name}.")
@@ -265,8 +265,8 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 def check_cfg(cfg: Mapping[str, Any]) -> None:
     """Refuse a wrong type, range, choice or combination in ``cfg``.
 
-    Note: keys that are not ours are left alone and absent ones are not missed, so that the configuration of a host
-    framework can be checked too.
+    Note: unknown keys are ignored and keys may be missing, so that the configuration of a host framework can be
+    checked too.
     """
     keys, values = declared_keys(), dict(leaves(cfg))
     for place, value in values.items():

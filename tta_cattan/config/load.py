@@ -17,24 +17,24 @@ from tta_cattan.util.keys import Key, Source
 
 _BASE = "_BASE_"
 _MAX_BYTES = 1 << 20
-_MOST_NODES = 100_000  # of a file of a megabyte, with all aliases written out
+_MOST_NODES = 100_000  # in one file, with all aliases expanded
 _FOLDER = "cfgs"
 _PACKAGE = Path(__file__).parent.parent
 
 
 class _StrictSafeLoader(yaml.SafeLoader):
-    """A safe loader that refuses a key given twice, where YAML would silently keep the last, and too many aliases."""
+    """A safe loader that refuses duplicate keys, of which YAML silently keeps the last, and excessive aliases."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
-        self._sizes: dict[int, int] = {}  # of each composed node, by its id, with all aliases written out
+        self._sizes: dict[int, int] = {}  # size of each composed node by its id, with all aliases expanded
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        """Compose a node; refuse one that grows beyond measure once its aliases are written out."""
+        """Compose a node; refuse one that is too large once its aliases are expanded."""
         mark = self.peek_event().start_mark
         node = super().compose_node(parent, index)
         if id(node) not in self._sizes:
-            if node.end_mark is None:  # a collection that is not finished
+            if node.end_mark is None:  # an unfinished collection
                 raise yaml.composer.ComposerError(None, None, "an alias stands inside its own value", mark)
             self._sizes[id(node)] = 1 + sum(self._sizes[id(child)] for child in _children(node))
         if self._sizes[id(node)] > _MOST_NODES:
@@ -82,7 +82,7 @@ def load_cfg(path: str | os.PathLike[str] | None, overrides: Sequence[Any] = ())
 
 
 def _read(path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
-    """Return the values of a file over those of its bases, by dotted key; ``chain`` is the files that led here."""
+    """Return a file's values merged over those of its bases, by dotted key; ``chain`` is the files that led here."""
     if path.resolve() in [file.resolve() for file in chain]:
         raise UserError(f"{_BASE} goes in a circle: {' -> '.join(map(str, (*chain, path)))}")
     mapping = read_yaml(path)
@@ -116,7 +116,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
         raise UserError(f"{path}{line}: {error.problem}") from None
     except UserError:
         raise
-    # ValueError: not UTF-8, or a date or number that looks right and is not. RecursionError: nested to do harm.
+    # ValueError: not UTF-8, or an invalid date or number. RecursionError: maliciously deep nesting.
     except (yaml.YAMLError, ValueError, OSError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if content is None:
@@ -127,7 +127,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
 
 
 def _flatten(mapping: Mapping[Any, Any], path: Path, prefix: str = "") -> dict[str, Any]:
-    """Return the values of a file's ``mapping`` by dotted key, each in the type of its default."""
+    """Return the values of a file's ``mapping`` by dotted key, each converted to the type of its default."""
     values: dict[str, Any] = {}
     for name, value in mapping.items():
         key = f"{prefix}{name}"
@@ -151,7 +151,7 @@ def _read_overrides(overrides: Sequence[Any]) -> dict[str, Any]:
 
 
 def _accepted(key: str, value: Any, source: Source, where: Path | str) -> Any:
-    """Return ``value`` in the key's type, checked; the error says where the value stands."""
+    """Return ``value`` checked and in the key's type; errors say where the value was given."""
     declared = find_key(key, f"{where}: {key} = {value!r}")
     try:
         return declared.accept(key, value, source)
@@ -160,7 +160,7 @@ def _accepted(key: str, value: Any, source: Source, where: Path | str) -> Any:
 
 
 def find_key(key: str, given: str) -> Key:
-    """Return the declaration of a key; refuse one that does not exist with the nearest, or its namesakes elsewhere."""
+    """Return the declaration of a key; for an unknown key, suggest the nearest, or keys of that name in other nodes."""
     keys = declared_keys()
     if group := _keys_in(key):
         raise UserError(f"{given}: is a group of keys, set one of {', '.join(group)}")
@@ -173,12 +173,12 @@ def find_key(key: str, given: str) -> Key:
 
 
 def _keys_in(node: str) -> list[str]:
-    """Return the keys of a node, none where there is no such node."""
+    """Return the keys of a node; none if there is no such node."""
     return [key for key in declared_keys() if key.startswith(f"{node}.")]
 
 
 def find_config(path: str | os.PathLike[str]) -> Path:
-    """Return ``path`` if it is a file, otherwise the file of that relative path below the package's ``cfgs``."""
+    """Return ``path`` if it is a file, otherwise the file at that relative path in the package's ``cfgs``."""
     given = Path(path)
     if given.is_file():
         return given
@@ -197,9 +197,9 @@ def find_config(path: str | os.PathLike[str]) -> Path:
 
 
 def shipped_folder() -> Path:
-    """Return the folder of the package's own configs: inside it when installed, beside it in a checkout.
+    """Return the folder of the package's own configs: inside the package when installed, beside it in a checkout.
 
-    Note: the one beside is the second choice, because beside an installed package it would belong to someone else.
+    Note: the inner folder comes first, because a ``cfgs`` beside an installed package would belong to someone else.
     """
     installed = _PACKAGE / _FOLDER
     return installed if installed.is_dir() else _PACKAGE.parent / _FOLDER
@@ -218,5 +218,5 @@ def to_dict(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dump_yaml(cfg: Mapping[str, Any]) -> str:
-    """Return ``cfg`` as YAML from which ``load_cfg`` makes the same configuration."""
+    """Return ``cfg`` as YAML that ``load_cfg`` reads back as the same configuration."""
     return yaml.safe_dump(to_dict(cfg), sort_keys=False, allow_unicode=True)

@@ -1,6 +1,6 @@
-"""The frameworks that we plug into: ``python -m tta_cattan.host SCRIPT ...``, or calls from an edited host.
+"""Our methods in other frameworks, the hosts: ``python -m tta_cattan.host SCRIPT ...``, or calls from an edited host.
 
-``declare(cfg)`` adds our keys to the host's config, before that is loaded; ``register()`` adds our methods to a host
+``declare(cfg)`` adds our keys to the host's config before it is loaded; ``register()`` adds our methods to a host
 with ``utils.registry``, after its ``import methods``; ``setup_method(model, cfg)`` is one branch in an if-chain.
 """
 

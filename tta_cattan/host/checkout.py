@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 _HOST = "test-time-adaptation"
 _SCRIPT = "test_time.py"
 _METHODS = "methods"
-_NO_SETTINGS = {"robustbench", "data", "ckpt", "output"}  # folders whose files are no part of a method
+_NO_SETTINGS = {"robustbench", "data", "ckpt", "output"}  # folders whose files do not belong to a method
 
 
 class HostError(UserError):
-    """A method of the host that cannot run, with the reason: it is left out, and the others go on."""
+    """A host's method cannot run, for the given reason: it is left out, and the others continue."""
 
 
 class Checkout:
     """A checkout: its configuration with all defaults, and its methods by their registered names.
 
     Its modules have names such as ``utils`` and ``datasets``; they are in ``sys.modules`` only while they are imported
-    or a method is built. A package that they import and that is not installed is stood in for, and a method that uses
-    it says so. No file of the checkout is written.
+    or a method is built. A package that they import but that is not installed gets a stand-in, and a method that uses
+    it raises a HostError. No file of the checkout is written.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.folder = _classification_folder(Path(path))
         script = self.folder / _SCRIPT
         self.version = version(recognise(script), script)
-        self.faults: dict[str, str] = {}  # by the name of a module in methods/ that cannot be imported
+        self.faults: dict[str, str] = {}  # reasons, by the name of a module in methods/ that cannot be imported
         # Called in place of the host's own loader of source data, with the same arguments.
         self.source_loader: Callable[..., tuple[Any, Any]] = _no_source_loader
         self._modules: dict[str, ModuleType] = {}
@@ -85,7 +85,7 @@ class Checkout:
         return cfg
 
     def file(self, name: str, dataset: str) -> Path:
-        """Return where the settings of a method for a data set are, if the checkout has any."""
+        """Return the path of a method's settings for a data set, whether or not the checkout has the file."""
         return self.folder / "cfgs" / dataset / f"{name}.yaml"
 
     def method(self, name: str) -> type:
@@ -106,7 +106,7 @@ class Checkout:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the host's Python files, whatever their line endings."""
+        """A hash of the host's Python files, independent of their line endings."""
         files = [p for p in sorted(self.folder.rglob("*.py")) if not _NO_SETTINGS & {*p.relative_to(self.folder).parts}]
         texts = [p.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n") for p in files]
         names = [p.relative_to(self.folder).as_posix() for p in files]
@@ -114,7 +114,7 @@ class Checkout:
 
     @contextmanager
     def on_stage(self) -> Iterator[None]:
-        """Let the host's modules be found under their own names, and whoever has these names come back afterwards."""
+        """Make the host's modules importable under their own names; restore other modules of these names afterwards."""
         away = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in self._own}
         finder = _StandIns(self.folder)
         no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
@@ -135,10 +135,10 @@ class Checkout:
             sys.modules.update(away)
 
     def _add_packages(self) -> None:
-        """Make packages of the host's folders: of those without ``__init__.py``, and of ``methods`` without running it.
+        """Add the host's folders without ``__init__.py`` as packages, and ``methods`` without running its own.
 
-        Note: an installed package of the same name would win over such a folder; and where one method cannot be
-        imported, ``methods/__init__.py`` imports none.
+        Note: an installed package of the same name would shadow such a folder, and a single method that cannot be
+        imported would make ``methods/__init__.py`` fail for all.
         """
         for folder in self.folder.iterdir():
             if folder.is_dir() and (folder.name == _METHODS or not (folder / "__init__.py").is_file()):
@@ -147,10 +147,10 @@ class Checkout:
                 sys.modules[folder.name] = package
 
     def _replace_source_loader(self) -> None:
-        """Let methods that learn from source data ask ours; they import the function by its name."""
+        """Give methods that learn from source data our loader; they import the host's function by name."""
         try:
             loading: Any = importlib.import_module("datasets.data_loading")
-        except Exception:  # whatever it is, methods that need it fail in the same way and are named
+        except Exception:  # whatever the reason, methods that need it fail in the same way and are reported
             return
         loading.get_source_loader = lambda *given, **options: self.source_loader(*given, **options)
 
@@ -173,7 +173,7 @@ class _StandIn(ModuleType):
 
 
 class _Absent:
-    """Something of a package that is not installed."""
+    """A name from a package that is not installed; calling it raises a HostError."""
 
     package = ""
 
@@ -182,9 +182,9 @@ class _Absent:
 
 
 class _StandIns(MetaPathFinder, Loader):
-    """Finds what a module of the host imports and nobody else has.
+    """Finds stand-ins for modules that the host imports and no other finder knows.
 
-    Note: only for imports in the host's own files, because libraries try optional packages to see what is there.
+    Note: only for imports in the host's own files, because libraries try optional packages to see what is installed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -207,7 +207,7 @@ class _StandIns(MetaPathFinder, Loader):
 
 @contextmanager
 def _cuda_or_nothing() -> Iterator[None]:
-    """Without CUDA, let ``.cuda()`` of a tensor return the tensor, for methods that call it whatever the device."""
+    """Without CUDA, make ``tensor.cuda()`` return the tensor, for methods that call it on any device."""
     given = torch.Tensor.cuda
     if not torch.cuda.is_available():
         torch.Tensor.cuda = lambda self, *args, **options: self  # type: ignore[method-assign]
@@ -228,7 +228,7 @@ def _classification_folder(path: Path) -> Path:
 
 
 def _imported(module: str) -> Any:
-    """Return a module of the host, without which none of its methods can run."""
+    """Import a module of the host that all of its methods need."""
     try:
         return importlib.import_module(module)
     except Exception as error:
@@ -241,9 +241,9 @@ def _no_source_loader(*given: Any, **options: Any) -> tuple[Any, Any]:
 
 
 def _let_loss_take_the_batch(cls: type) -> None:
-    """Drop the argument that a ``loss_calculation`` without parameters is called with.
+    """Let a ``loss_calculation`` without parameters accept arguments, which are ignored.
 
-    Note: the base class has ``loss_calculation(self, x)``; RoTTA has it without ``x`` and, off CUDA, passes one.
+    Note: the base class has ``loss_calculation(self, x)``; RoTTA's has no ``x``, but is called with one off CUDA.
     """
     loss = vars(cls).get("loss_calculation")
     if loss is not None and len(signature(loss).parameters) == 1:

@@ -112,7 +112,7 @@ def _source_batches(cfg: CfgNode) -> Iterator[Tensor]:
 
 
 def take_overrides(conf: str, arguments: list[str]) -> list[str]:
-    """Remove ``KEY VALUE`` pairs from the command line of a host that has none; merge them after its config file."""
+    """Remove ``KEY VALUE`` pairs from the arguments of a host that takes none; merge them after its config file."""
     arguments, pairs = split_overrides(arguments)
     module: Any = importlib.import_module(conf)
     merge_file = module.merge_from_file

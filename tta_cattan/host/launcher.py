@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def enter(host: Host, script: Path, cpu: bool) -> None:
-    """Make this process the host's: its folder, its modules first, and a device that exists."""
+    """Prepare this process for the host: change to its folder, put it first in ``sys.path``, and check the device."""
     if cpu:
         stay_on_cpu()
     elif host.contract == "ifchain" and not torch.cuda.is_available():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OWN_CHOICE = "auto"  # of BN.STATISTICS in a host: as the method's class has it
+_OWN_CHOICE = "auto"  # value of BN.STATISTICS in a host: the default of the method's class
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)*")
 
 # Every host has its own version of these three.
@@ -39,7 +39,7 @@ SourceBatches = Callable[[], "Iterable[Tensor]"]
 def host_keys() -> dict[str, Any]:
     """Return every key that one of our methods reads, with its default; a host may already have some of them.
 
-    Note: statistics, in whose default methods differ, are left to the method.
+    Note: BN.STATISTICS is left to the method, because its default differs between methods.
     """
     keys = {place: declared.default for place, declared in method_keys().items()}
     return {**keys, "BN.STATISTICS": _OWN_CHOICE, "CKPT_DIR": declared_keys()["CKPT_DIR"].default}
@@ -139,7 +139,7 @@ def build(
 ) -> AdaptationMethod:
     """Set up the method of our ``cfg`` on the host's model, with the source subspace if the method needs one.
 
-    ``source_batches`` yields the host's source images if it has them; it is called only for ``SOURCE_BASIS: auto``.
+    ``source_batches`` yields the host's source images if it has them; it is called only if ``auto`` finds no file.
     """
     needs_source = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION).needs_source_subspace(cfg)
     source = known_source(model, cfg, arch, num_classes, source_batches) if needs_source else None
@@ -153,10 +153,10 @@ def known_source(
     num_classes: int | None = None,
     source_batches: SourceBatches | None = None,
 ) -> Subspace | SourceMoments:
-    """Return what the method's ``SOURCE_BASIS`` or ``SOURCE_MOMENTS`` names.
+    """Return the subspace or moments that the method's ``SOURCE_BASIS`` or ``SOURCE_MOMENTS`` names.
 
-    ``auto`` is the file for these weights in CKPT_DIR, a subspace's whatever the host calls their architecture; without
-    one it is fitted to ``source_batches`` and kept.
+    ``auto`` is the file for these weights in CKPT_DIR (for a subspace, under any architecture name); if there is none,
+    it is fitted to ``source_batches`` and saved there.
     """
     method: Any = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
     forward, layer, weights = issubclass(method, CATTAnForward), method.value_in(cfg, "layer"), sha256_weights(model)
@@ -195,9 +195,9 @@ def known_source(
 
 
 def _load(kind: type[Subspace] | type[SourceMoments], path: str | Path, weights: str) -> Subspace | SourceMoments:
-    """Return the subspace or the moments in a file; warn if they were made for another model.
+    """Return the subspace or moments in a file; warn if they were fitted for another model.
 
-    Note: they are not refused, because a host's wrapper may add parameters of its own to the same network.
+    Note: they are not refused, because a host's wrapper may add its own parameters to the same network.
     """
     found = kind.load(path)
     logger.info("%s of the source: %s", kind.__name__, path)

@@ -17,7 +17,7 @@ class Host:
     """A framework: how its scripts are recognised and how they are entered.
 
     ``marks`` are (file beside the script, text in it); the file ``""`` is the script itself. ``tried`` is the commit
-    that we ran. ``evaluator`` is the module and the function that evaluates a model on one test set.
+    that we tested. ``evaluator`` is the module and the function that evaluates a model on one test set.
     """
 
     name: str
@@ -100,7 +100,7 @@ def recognise(script: Path) -> Host:
 
 
 def version(host: Host, script: Path) -> str:
-    """Return the host's git commit beside the one that we tried.
+    """Return the host's git commit and the one that we tested.
 
     Note: a copy of the host inside another repository is untracked there, so that commit would not identify it.
     """

@@ -42,7 +42,7 @@ def host_class(base: type, name: str) -> type:
         """One of our methods behind the host's interface."""
 
         is_ours = True
-        again = False  # whether the host's forward updates on the same batch once more
+        again = False  # whether the host's forward is updating on the same batch again
         model: nn.Module
 
         def configure_model(self) -> None:

@@ -78,7 +78,7 @@ def host_class(base: type, name: str, own: str, pairs: list[str]) -> type:
         """One of our methods behind the host's interface."""
 
         def __init__(self, meta_conf: argparse.Namespace, model: torch.nn.Module) -> None:
-            super().__init__(meta_conf, model)  # the host passes `model` by name, and its base class has another
+            super().__init__(meta_conf, model)  # passed by keyword as `model`, which the base class names differently
 
         def initialize(self, seed: int) -> None:
             """Build our method on a copy of the host's model."""

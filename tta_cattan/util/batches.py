@@ -1,4 +1,4 @@
-"""Batches as people have them: images, (images, labels) or (indices, images)."""
+"""Read batches in the forms that loaders yield: images, (images, labels) or (indices, images)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FORMS = "give images, (images, labels) or (indices, images), as tensors with th
 
 
 def require_batch(x: object) -> Tensor:
-    """Return a batch of inputs, or say what is wrong with it."""
+    """Return ``x`` if it is a valid batch of inputs; otherwise raise a UserError that says what is wrong."""
     if not isinstance(x, Tensor):
         raise UserError(f"a batch is a {type(x).__name__}: give a torch.Tensor, samples first (see torch.as_tensor)")
     if x.ndim == 0 or len(x) == 0:
@@ -27,7 +27,7 @@ def require_batch(x: object) -> Tensor:
 
 @contextmanager
 def refusing_one_image(x: Tensor) -> Iterator[None]:
-    """Run a network on ``x`` in the block; where it fails on three dimensions, say that one image is no batch."""
+    """Run a network on ``x`` in the block; if it fails on a 3-d ``x``, say that a single image is not a batch."""
     try:
         yield
     except Exception as error:  # torch's layers raise a ValueError or RuntimeError, timm's assert
@@ -40,9 +40,9 @@ def refusing_one_image(x: Tensor) -> Iterator[None]:
 
 
 def read_batch(batch: Any) -> tuple[Tensor | None, Tensor]:
-    """Return (indices or None, inputs) of one batch of a loader.
+    """Return (indices or None, inputs) from one batch of a loader.
 
-    A 1-d integer tensor before inputs of the same length holds indices; what comes after the inputs is left unread.
+    A 1-d integer tensor followed by inputs of the same length holds indices; anything after the inputs is ignored.
     """
     parts = batch if isinstance(batch, (list, tuple)) else [batch]
     if not parts or not isinstance(parts[0], Tensor):
@@ -57,7 +57,7 @@ def read_batch(batch: Any) -> tuple[Tensor | None, Tensor]:
 
 
 class ReadBatches:
-    """A loader's batches as (indices or None, inputs on ``device``), as often as the loader can be gone through."""
+    """A loader's batches as (indices or None, inputs on ``device``); iterable as often as the loader itself."""
 
     def __init__(self, loader: Iterable[Any], device: torch.device | None) -> None:
         if not isinstance(loader, Iterable):

@@ -28,9 +28,9 @@ FIT_AGAIN = "make it anew with `tta-cattan fit-source`"
 
 
 def regular_file(path: str | os.PathLike[str], remedy: str = "move it away or give another path") -> Path:
-    """Return the path of a regular file; refuse a pipe, a device or a folder, which would block or never end.
+    """Return the path of a regular file; refuse a folder, and a pipe or device, which could block or never end.
 
-    Note: OSError where nothing is there.
+    Note: raises OSError if the path does not exist.
     """
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
@@ -41,7 +41,7 @@ def regular_file(path: str | os.PathLike[str], remedy: str = "move it away or gi
 
 @contextmanager
 def parsing(problem: str, remedy: str) -> Iterator[None]:
-    """Turn whatever damaged bytes make a parser raise inside the block into ``problem (why): remedy``."""
+    """Turn any error that damaged bytes cause in the block into a UserError ``problem (why): remedy``."""
     try:
         yield
     except UserError:
@@ -51,7 +51,7 @@ def parsing(problem: str, remedy: str) -> Iterator[None]:
 
 
 def open_npy(path: str | os.PathLike[str], remedy: str = _GET_AGAIN) -> np.ndarray:
-    """Return the array of an ``.npy`` file as a memory map; no code in it is run."""
+    """Return the array in an ``.npy`` file as a memory map, without unpickling, which could run code."""
     import numpy as np
 
     with parsing(f"{os.fspath(path)} is not an .npy file", remedy):
@@ -59,11 +59,11 @@ def open_npy(path: str | os.PathLike[str], remedy: str = _GET_AGAIN) -> np.ndarr
     if not isinstance(array, np.ndarray):
         array.close()
         raise UserError(f"{os.fspath(path)} is not an .npy file (it is an .npz archive): {remedy}")
-    return np.asarray(array)  # still mapped, without what np.memmap adds to every access
+    return np.asarray(array)  # still memory-mapped, without np.memmap's overhead on every access
 
 
 def read_json(path: str | os.PathLike[str], kind: str, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in a file of some ``kind``."""
+    """Return the JSON object in a file; error messages call the file ``kind``."""
     with parsing(f"{os.fspath(path)} is not {kind}", remedy):
         if (size := regular_file(path, remedy).stat().st_size) > _MOST_JSON:
             raise ValueError(f"{size:,} bytes are more than {_MOST_JSON:,}")
@@ -76,10 +76,10 @@ def read_json(path: str | os.PathLike[str], kind: str, remedy: str) -> dict[str,
 def fitted_tensors(
     path: str | os.PathLike[str], kind: str, form: str, most_bytes: int, positive: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Return header and tensors of a file that ``fit-source`` wrote: of the ``kind``, in the ``form`` and no larger.
+    """Return the header and tensors of a ``fit-source`` file: a ``kind`` in format ``form``, at most ``most_bytes``.
 
-    The header is JSON by name, with a ``count`` and a ``provenance``; the tensors are finite numbers, and not negative
-    where their name begins with one of ``positive``.
+    The header maps names to JSON values, with a ``count`` and a ``provenance``; the tensors must be finite, and
+    non-negative if their name starts with one of ``positive``.
     """
     import torch
     from safetensors import safe_open
@@ -119,9 +119,9 @@ def checked_array(
     high: float | None = None,
     remedy: str = _GET_AGAIN,
 ) -> np.ndarray:
-    """Return an array of this kind (``uint8``, ``integer`` or ``real``), shape (None: any length) and range.
+    """Return ``array`` if it has this kind (``uint8``, ``integer`` or ``real``), shape (None: any length) and range.
 
-    Note: real numbers must be finite; ``low`` and ``high`` are included.
+    Note: real numbers must be finite; ``low`` and ``high`` are inclusive.
     """
     import numpy as np
 
@@ -141,16 +141,16 @@ def checked_array(
 
 
 def checked_labels(name: str, labels: np.ndarray, n: int | None, num_classes: int, remedy: str = _GET_AGAIN) -> Any:
-    """Return ``n`` labels (None: any number) of ``num_classes`` classes, as int64 of this machine's byte order."""
+    """Return ``n`` labels (None: any number) of ``num_classes`` classes, as int64 in native byte order."""
     return checked_array(name, labels, "integer", (n,), 0, num_classes - 1, remedy).astype("int64")
 
 
 def checked_tensor(
     name: str, tensor: torch.Tensor, like: torch.Tensor, low: float | None = None, remedy: str = _GET_AGAIN
 ) -> torch.Tensor:
-    """Return ``tensor`` in the dtype of ``like``: dense, finite, >= ``low``, of its shape and kind of number.
+    """Return ``tensor`` in the dtype of ``like``; it must be dense, finite, >= ``low`` and match in shape and kind.
 
-    Note: half precision is widened, and a number that is too large for the dtype counts as infinite.
+    Note: half precision is widened, and a number that overflows the dtype counts as infinite.
     """
     import torch
 

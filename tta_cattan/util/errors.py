@@ -1,4 +1,4 @@
-"""What ends a command: a mistake that the user can fix, Ctrl-C, or memory that runs out."""
+"""What ends a command: a mistake that the user can fix, Ctrl-C, or running out of memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_CUTOFF = 0.75  # likeness of a slip of the finger; `eata` and `cotta` are no slips of `cattan`
+_CUTOFF = 0.75  # similarity of a typo to the name; `eata` and `cotta` are not typos of `cattan`
 
 
 class UserError(ValueError):
     """A mistake in the user's input; the message names the thing, the value and the remedy, and needs no traceback.
 
-    Note: it is always one line, and what it quotes from a file does not steer the terminal.
+    Note: it is always one line, and control characters in it are escaped so that they cannot affect the terminal.
     """
 
     def __init__(self, message: object) -> None:
@@ -27,12 +27,12 @@ class UserError(ValueError):
 
 
 def printable(text: object) -> str:
-    """Return ``text`` with control characters and line ends as ``\\x1b``."""
+    """Return ``text`` with control characters and line breaks escaped, as in ``\\x1b``."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(text))
 
 
 def first_line(error: BaseException, most: int = 120) -> str:
-    """Return the first sentence of an error's message on its first line, or its type where it has none."""
+    """Return the first sentence of the first line of an error's message, or its type if the message is empty."""
     said = error.args[0] if isinstance(error, KeyError) and error.args else error
     return (str(said).strip() or type(error).__name__).splitlines()[0].partition(". ")[0][:most]
 
@@ -50,7 +50,7 @@ def chosen(name: str, value: str, options: Collection[str]) -> str:
     return value
 
 
-_pressed = threading.Event()  # of the current block
+_pressed = threading.Event()  # set by Ctrl-C in the current `interruptible` block
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def interruptible() -> Iterator[threading.Event]:
         raise KeyboardInterrupt
 
     def until_pressed(lost: Any) -> None:
-        if not pressed.is_set():  # afterwards it is the interrupt, or the end of what it left half made
+        if not pressed.is_set():  # afterwards it is the interrupt itself or a consequence of it
             hook(lost)
 
     hook, sys.unraisablehook = sys.unraisablehook, until_pressed
@@ -93,11 +93,11 @@ def raise_if_interrupted() -> None:
 
 
 _UNITS = {"bytes": 1, **{f"{prefix}iB": 1 << 10 * (power + 1) for power, prefix in enumerate("KMGTPE")}}
-_ASKED = re.compile(rf"allocate (\d+(?:\.\d*)?) ({'|'.join(_UNITS)})")  # numpy's words, and torch's
+_ASKED = re.compile(rf"allocate (\d+(?:\.\d*)?) ({'|'.join(_UNITS)})")  # numpy's and torch's wording
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Tell whether Python, numpy or torch ran out of memory; torch's error on the CPU is a RuntimeError."""
+    """Return whether Python, numpy or torch ran out of memory; on the CPU, torch raises a plain RuntimeError."""
     if isinstance(error, UserError):
         return False
     by_name = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
@@ -105,7 +105,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def memory_line(error: Exception, machine: int | None) -> str:
-    """Return the line for the user; ``machine`` is its memory in bytes, None where it is unknown."""
+    """Return the one-line message for an out-of-memory error; ``machine`` is the total memory in bytes, if known."""
     reason = next(iter(str(error).splitlines()), "") or "out of memory"
     asked = _ASKED.search(reason)
     if asked and machine is not None and float(asked[1]) * _UNITS[asked[2]] > machine:
@@ -117,7 +117,7 @@ def memory_line(error: Exception, machine: int | None) -> str:
 
 
 def machine_memory() -> int | None:
-    """Return the machine's memory in bytes, or None where the system does not tell."""
+    """Return the machine's memory in bytes, or None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

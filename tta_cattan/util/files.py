@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, disk errors the user can act on, and content hashes."""
+"""Atomic writes, disk errors the user can act on, and content hashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BLOCK = 1 << 20
-_SETTLED = 2_000_000_000  # nanoseconds after which a write shows in a file's times, whatever the clock's step
+_SETTLED = 2_000_000_000  # nanoseconds after which a write shows in a file's timestamps, however coarse the clock
 _TEMPORARY = re.compile(r"\.(?P<system>[0-9a-f]{8})-(?P<process>[0-9]{1,9})-\w+\.tmp$")
 
 _REMEDIES = {
@@ -95,7 +95,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @cache  # list each folder once per process: it may hold a data set
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files of dead processes of this system."""
+    """Delete temporary files left behind by dead processes of this system."""
     if os.name != "posix":
         return  # on Windows, os.kill with signal 0 ends the process
     for path in folder.glob(".*.tmp"):
@@ -117,7 +117,7 @@ def _is_alive(process: int) -> bool:
 
 @cache
 def _system() -> str:
-    """Return eight hexadecimal digits that identify the space of process ids: host, boot and, on Linux, container."""
+    """Return eight hex digits that identify the namespace of process ids: host, boot and, on Linux, container."""
     parts = [platform.node()]
     with suppress(OSError):
         parts += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
@@ -149,9 +149,9 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
 
 
 def identity_of_files(paths: Sequence[Path], root: Path) -> str:
-    """Return 12 hexadecimal digits of the names and of every byte of a set of files.
+    """Return 12 hex digits of a hash over the names and full contents of a set of files.
 
-    Note: about a gigabyte per second and core; a file is read once per process unless it has changed.
+    Note: reads about a gigabyte per second and core; a file is read once per process unless it changes.
     """
     digest = hashlib.sha256(f"{len(paths)};".encode())
     for path, content in zip(paths, content_hashes(paths), strict=True):
@@ -160,13 +160,13 @@ def identity_of_files(paths: Sequence[Path], root: Path) -> str:
 
 
 def content_hashes(paths: Sequence[Path]) -> list[str]:
-    """Return the SHA-256 of each file, read by as many threads as there are cores."""
+    """Return the SHA-256 of each file, read by one thread per core, up to eight."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         return list(pool.map(_content_hash, paths))
 
 
 def _content_hash(path: Path) -> str:
-    """Return the SHA-256 of a file, kept for this process while inode, size and both times stay the same."""
+    """Return the SHA-256 of a file, cached in this process until its inode, size, mtime or ctime changes."""
     with disk_errors("read", path):
         state = os.stat(path)
         changed = max(state.st_mtime_ns, state.st_ctime_ns)

@@ -16,9 +16,9 @@ import yaml
 
 from tta_cattan.util.errors import UserError, nearest
 
-# What a key decides: which data, which network, how its weights came to be, how a method adapts, in which order it sees
-# the data, which of the results are asked for, where files lie and how they are loaded, which seeds are run, and what
-# changes no result.
+# What a key decides, in this order: the data, the network, where its weights come from, how a method adapts, the order
+# in which it sees the data, which results are requested, where files are and how they are loaded, which seeds are run,
+# and what affects no result.
 ROLES = ("data", "model", "weights", "method", "protocol", "selection", "place", "seed", "presentation")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -33,7 +33,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Check:
-    """A rule in words ("must be >= 0") and the function that decides; two checks are equal if the words are."""
+    """A rule in words ("must be >= 0") and the function that applies it; checks with the same words are equal."""
 
     rule: str
     accepts: Callable[[Any], bool] = field(compare=False)
@@ -67,7 +67,7 @@ def within(low: float, high: float, ends: str = "[]") -> Check:
 
 
 def distinct(entry: Check, required: bool = True) -> Check:
-    """Return the check of a list: no entry twice, at least one if ``required``, each accepted by ``entry``."""
+    """Return the check for a list: no duplicates, at least one entry if ``required``, each accepted by ``entry``."""
 
     def accepts(values: list[Any]) -> bool:
         return len(set(values)) == len(values) >= required and all(map(entry.accepts, values))
@@ -80,20 +80,20 @@ NOT_EMPTY = Check("must not be empty", lambda value: bool(value.strip()))
 
 
 class Source(Enum):
-    """Where a value comes from, which decides how freely it is read."""
+    """Where a value comes from, which decides how leniently it is parsed."""
 
-    PYTHON = "python"  # typed already: text is not a number
+    PYTHON = "python"  # already typed: text is not a number
     FILE = "file"  # PyYAML reads `1e-3` as text
-    OVERRIDE = "override"  # all is text: one entry stands for a list, `a,b` for two
+    OVERRIDE = "override"  # always text: `a` stands for a list of one entry, `a,b` for two
 
 
 @dataclass(frozen=True)
 class Key:
     """One option: its default (whose type is the key's), meaning, check, origin and role.
 
-    ``at`` is its place in a config; a method's own key without one lies in the method's node under its own name in
-    upper case. ``entry`` is the type of the entries of an empty list. ``config_only`` keys are read by whoever sets a
-    method up, not by its constructor.
+    ``at`` is its place in a config; without one, a method's key is in the method's node under its upper-case name.
+    ``entry`` is the entry type if the default is an empty list. ``config_only`` keys are read by the code that sets up
+    a method, not by its constructor.
     """
 
     default: Any
@@ -111,7 +111,7 @@ class Key:
         self.accept(self.at or "default", self.default)
 
     def accept(self, name: str, value: Any, source: Source = Source.PYTHON) -> Any:
-        """Return ``value`` in the key's type; refuse another type, what is not finite, and what fails the check."""
+        """Return ``value`` as the key's type; refuse a wrong type, NaN, infinity, NUL, and what fails the check."""
         value = self._typed(name, value, source)
         for entry in value if isinstance(value, list) else [value]:
             if isinstance(entry, float) and not math.isfinite(entry):
@@ -124,7 +124,7 @@ class Key:
         return value
 
     def _typed(self, name: str, value: Any, source: Source) -> Any:
-        """Return ``value`` in the type of the default."""
+        """Return ``value`` converted to the type of the default."""
         kind = type(self.default)
         if kind not in _NAMES:
             raise UserError(
@@ -140,17 +140,17 @@ class Key:
 
 
 def key(default: Any, meaning: str, check: Check | None = None, **options: Any) -> Any:
-    """Return a `Key` to declare an attribute of a class with: ``d: int = key(0, "dimension", at_least(0))``."""
+    """Return a `Key` that declares a class attribute: ``d: int = key(0, "dimension", at_least(0))``."""
     return Key(default, meaning, check, **options)
 
 
 class Keyed:
-    """A class whose body declares keys: they are its constructor's options, and lie in configs.
+    """A class whose body declares keys, which are constructor options and config entries alike.
 
-    A subclass changes the default of an inherited key by naming it: ``lr = 1e-4``.
+    A subclass changes the default of an inherited key by assigning it: ``lr = 1e-4``.
     """
 
-    node: ClassVar[str] = ""  # of a config, for the keys that only this class has
+    node: ClassVar[str] = ""  # config node of the keys that only this class has
     keys: ClassVar[dict[str, Key]] = {}
     __signature__: ClassVar[inspect.Signature]
 
@@ -181,7 +181,7 @@ class Keyed:
         return {name: declared for name, declared in cls.keys.items() if not declared.config_only}
 
     def set_options(self, given: Mapping[str, Any]) -> None:
-        """Set every option to its given or default value; refuse what the class does not have or accept."""
+        """Set every option to its given or default value; refuse unknown options and invalid values."""
         own = self.constructor_keys()
         for name in given:
             if name not in own:
@@ -199,14 +199,14 @@ class Keyed:
 
     @classmethod
     def value_in(cls, cfg: Mapping[str, Any], name: str) -> Any:
-        """Return the value that a config has for the key ``name``."""
+        """Return the value of the key ``name`` in ``cfg``."""
         for part in cls.place_of(name).split("."):
             cfg = cfg[part]
         return cfg
 
 
 class _MismatchError(Exception):
-    """A value that does not have the type asked for."""
+    """A value that does not have the required type."""
 
 
 def _scalar(value: Any, kind: type, source: Source) -> Any:
@@ -230,7 +230,7 @@ def _scalar(value: Any, kind: type, source: Source) -> Any:
 
 
 def _parsed(text: str, kind: type, source: Source) -> Any:
-    """Return the number or bool that ``text`` spells, or ``text`` itself when it spells none."""
+    """Return the number or bool that ``text`` spells, or ``text`` itself if it spells neither."""
     if kind is int and _INTEGER.fullmatch(text):
         return int(text)
     if kind is float and "_" not in text:
@@ -253,7 +253,7 @@ def _items(value: Any, source: Source) -> list[Any]:
         text = value.strip()
         inner = text[1:-1] if text[:1] + text[-1:] in ("[]", "()") else text
         try:
-            # BaseLoader makes text of every entry and no other objects: a corruption named `on` stays one.
+            # BaseLoader reads every entry as text and builds no other objects: a corruption named `on` stays text.
             return yaml.load(f"[{inner}]", Loader=yaml.BaseLoader)
         except yaml.YAMLError:
             pass

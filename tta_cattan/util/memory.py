@@ -14,8 +14,8 @@ _LARGEST = 2**31 - 1
 def keep_freed_memory() -> bool:
     """Let glibc keep the memory that a batch frees for the next batch; return whether that worked.
 
-    By default each batch gets its activations from the system, which clears every page: a third of the time of a
-    ResNet-50 update on a CPU. Keeping them raises peak resident memory by up to a fifth.
+    By default the activations of every batch are newly allocated by the system, which clears every page: a third of
+    the time of a ResNet-50 update on a CPU. Keeping the memory raises peak resident memory by up to a fifth.
 
     Note: setting any ``MALLOC_*`` variable or ``GLIBC_TUNABLES`` disables this.
     """

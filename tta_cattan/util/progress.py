@@ -14,18 +14,18 @@ from tta_cattan.util.errors import raise_if_interrupted
 
 T = TypeVar("T")
 _LINE_EVERY = 60.0  # seconds between two lines where there is no terminal
-_tell: Callable[[float, str], None] | None = None  # where this process works for another one
+_tell: Callable[[float, str], None] | None = None  # set if this process works for another one
 _last: _Bar | None = None
 
 
 def relay_progress(tell: Callable[[float, str], None]) -> None:
-    """Show no progress in this process but tell another one, once a second: the part that is done, and its name."""
+    """Relay progress to another process once a second instead of showing it: the fraction done and the bar's name."""
     global _tell
     _tell = tell
 
 
 def show_running(parts: Iterable[tuple[float, str]]) -> None:
-    """Add to the last bar what other processes have told: the parts of results that are done, and the first's name."""
+    """Add other processes' progress to the last bar: the sum of their fractions done, and the name of the first."""
     found = list(parts)
     if _last is not None:
         _last.running = sum(part for part, _ in found)
@@ -36,7 +36,7 @@ def show_running(parts: Iterable[tuple[float, str]]) -> None:
 class _Bar(tqdm):
     """A bar that checks for Ctrl-C at every step."""
 
-    running = 0.0  # steps' worth of work that is under way
+    running = 0.0  # steps' worth of unfinished work in other processes
 
     @property
     def format_dict(self) -> dict[str, Any]:
@@ -59,17 +59,17 @@ class _Quiet(_Bar):
     disable: bool
 
     def clear(self, nolock: bool = False) -> None:
-        """There is nothing to erase."""
+        """Do nothing: there is nothing to erase."""
 
     def close(self) -> None:
-        """End without tqdm's carriage return."""
+        """Close without tqdm's carriage return."""
         if not self.disable:
             self.disable = True
             self._decr_instances(self)
 
 
 class _Lines(_Quiet):
-    """A bar that prints a line of its own once a minute instead of redrawing itself."""
+    """A bar that prints a new line once a minute instead of redrawing itself."""
 
     def __init__(self, *args: object, **options: object) -> None:
         self._next_line = time.monotonic() + _LINE_EVERY
@@ -91,10 +91,10 @@ class _Relay(_Quiet):
 
 
 def progress(iterable: Iterable[T] | None, total: int | None = None, desc: str = "") -> tqdm[T]:
-    """Iterate with the count, the total and the time left on stderr.
+    """Iterate, showing the count, the total and the time left on stderr.
 
-    On a terminal a bar appears after two seconds and is erased at the end. Elsewhere there is a line a minute;
-    ``TTA_CATTAN_PROGRESS=1`` asks for the bar, ``=0`` for nothing.
+    On a terminal a bar appears after two seconds and is erased at the end; elsewhere a line is printed once a minute.
+    ``TTA_CATTAN_PROGRESS=1`` forces the bar, ``=0`` shows nothing.
     """
     global _last
     wish = os.environ.get("TTA_CATTAN_PROGRESS")

@@ -1,4 +1,4 @@
-"""Tables of named objects, and the modules outside the package that register methods in them."""
+"""Registries of named objects, and the loading of plug-ins that register methods in them."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ _imported: list[str] = []
 
 
 def load_plugins(modules: Iterable[str] = ()) -> None:
-    """Import the installed plug-ins and ``modules``, which may lie in the current folder."""
+    """Import the installed plug-ins and ``modules``, which may be in the current folder."""
     for entry in entry_points(group=GROUP):
         _run(entry.load, f"{entry.value} (entry point {entry.name!r} of {GROUP})")
     for module in modules:
         if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())  # where `python -m` has it, and an installed command does not
+            sys.path.insert(0, os.getcwd())  # as `python -m` does, unlike an installed command
         _run(partial(importlib.import_module, module), module)
         if module not in _imported:
             _imported.append(module)
@@ -76,7 +76,7 @@ def imported_modules() -> list[str]:
 
 
 def _run(load: Callable[[], object], name: str) -> None:
-    """Call ``load``; whatever it raises becomes one line that names the plug-in."""
+    """Call ``load``; turn any error into a UserError that names the plug-in."""
     try:
         load()
     except (Exception, SystemExit) as error:

@@ -1,6 +1,6 @@
-"""States of unfinished work: plain dictionaries of tensors and numbers, in files that come back whole or not at all.
+"""Checkpoints of unfinished work: plain dictionaries of tensors and numbers, in files that load fully or not at all.
 
-Only classes that are registered with ``stateful`` are ever built from a file, and no code of theirs runs.
+Only classes registered with ``stateful`` are ever built from a file, and none of their code is run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLAIN = (bool, int, float, str, type(None), torch.device)
 
 
 def stateful(cls: T) -> T:
-    """Register a class whose instances can be packed: what ``vars`` shows of one is its whole state."""
+    """Register a class whose instances can be packed; ``vars`` of an instance must be its whole state."""
     if _CLASSES.setdefault(cls.__name__, cls).__module__ != cls.__module__:
         raise TypeError(f"two classes are called {cls.__name__}: a file could not tell them apart")
     _CLASSES[cls.__name__] = cls
@@ -37,7 +37,7 @@ def stateful(cls: T) -> T:
 
 
 def pack(value: Any) -> Any:
-    """Return ``value`` as tensors, numbers, text, lists and dictionaries, which share their tensors with it."""
+    """Return ``value`` as tensors, numbers, text, lists and dictionaries; the tensors are shared, not copied."""
     if isinstance(value, (*_PLAIN, Tensor)):
         return value
     if isinstance(value, (list, tuple)):
@@ -50,7 +50,7 @@ def pack(value: Any) -> Any:
 
 
 def unpack(packed: Any, device: torch.device | None = None) -> Any:
-    """Return what ``pack`` was given, its tensors copied, those of numbers (not of places or labels) to ``device``."""
+    """Return what ``pack`` was given, with tensors copied; only floating-point ones (no indices) go to ``device``."""
     if isinstance(packed, Tensor):
         moves = device is not None and packed.is_floating_point()
         return packed.detach().to(device, copy=True) if moves else packed.detach().clone()
@@ -74,7 +74,7 @@ def unpack(packed: Any, device: torch.device | None = None) -> Any:
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a state of tensors and plain values atomically, with torch's random generators, after its SHA-256."""
+    """Write a SHA-256 followed by the state and that of torch's random generators, atomically."""
     content = io.BytesIO()  # torch.save does not report a full disk as such
     generators = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
     torch.save({**state, "generators": generators}, content)
@@ -84,7 +84,7 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_state(path: Path, identity: str | None = None) -> dict[str, Any] | None:
-    """Return the state in a file; None where there is none, one of another ``identity`` or, with a warning, damage."""
+    """Return the state in a file; None if the file is missing, of another ``identity`` or (with a warning) damaged."""
     if not path.exists():
         return None
     try:
@@ -92,14 +92,14 @@ def load_state(path: Path, identity: str | None = None) -> dict[str, Any] | None
         if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
             raise ValueError("its checksum differs")
         state = torch.load(io.BytesIO(content[_DIGEST:]), map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged bytes make an unpickler fail in any way
+    except Exception as error:  # damaged bytes can make an unpickler raise anything
         logger.warning("the checkpoint %s cannot be read (%s): its work starts again", path, first_line(error))
         return None
     return state if identity is None or state.get("of") == identity else None
 
 
 def restore_generators(state: Mapping[str, Any]) -> None:
-    """Set torch's random generators to where they were when the state was saved."""
+    """Restore torch's random generators to what they were when the state was saved."""
     host, *devices = state["generators"]
     torch.set_rng_state(host)
     if devices and torch.cuda.is_available():

@@ -13,7 +13,7 @@ from tta_cattan.util.errors import UserError, first_line
 
 
 def import_torchvision(name: str = "torchvision") -> ModuleType:
-    """Import torchvision or one of its modules; name both versions where it does not match torch."""
+    """Import torchvision or one of its modules; if it does not match torch, the error names both versions."""
     try:
         return importlib.import_module(name)
     except (RuntimeError, ImportError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What a benchmark is: target domains by name, source data where there are any, and pairs of named domains."""
+"""What a benchmark is: target domains by name, source data if there is any, and pairs of named domains."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Benchmark(ABC):
         return [Domain(name, severity) for severity in node.SEVERITY for name in node.TYPE]
 
     def class_names(self) -> list[str]:
-        """Return the name of each label; the label itself where the data has no names."""
+        """Return the name of each label; the label itself if the data has no names."""
         return [str(label) for label in range(self.num_classes)]
 
     @abstractmethod
     def check(self) -> None:
-        """Raise UserError where data is missing, before any long work starts."""
+        """Raise a UserError if data is missing, before any long work starts."""
 
     def check_corruptions(self, known: Sequence[str], clean: str | None = None) -> None:
-        """Refuse unknown corruptions, and severity 0 where the clean images are another data set."""
+        """Refuse unknown corruptions, and severity 0 if the clean images are another data set."""
         node = self.cfg.CORRUPTION
         for name in node.TYPE:
             if name not in known:
@@ -60,11 +60,11 @@ class Benchmark(ABC):
     def target(self, domain: Domain, seed: int = 0) -> Dataset:
         """Return ``CORRUPTION.NUM_EX`` (input, label) pairs of a domain (-1: all).
 
-        They are the first ones where the data has an order of its own; elsewhere ``seed`` draws equally many per class.
+        They are the first ones if the data has an order of its own; otherwise ``seed`` draws equally many per class.
         """
 
     def without_shift(self) -> Benchmark | None:
-        """Return the benchmark of the same data without any shift, '<family>_clean', where its files are there."""
+        """Return the benchmark of the same data without any shift, '<family>_clean', or None if files are missing."""
         name = f"{self.family}_clean"
         if name not in BENCHMARK_REGISTRY:
             return None
@@ -79,12 +79,12 @@ class Benchmark(ABC):
         return other
 
     def clean(self, seed: int = 0) -> Dataset | None:
-        """Return the target data without any shift, or None where there are none."""
+        """Return the target data without any shift, or None if there is none."""
         other = self.without_shift()
         return None if other is None else other.target(other.domains()[0], seed)
 
     def has_source(self) -> bool:
-        """Tell whether there is source data, without reading it."""
+        """Return whether there is source data, without reading it."""
         return False
 
     def source(self) -> Dataset:
@@ -95,13 +95,13 @@ class Benchmark(ABC):
         return count_per_class(self.source(), per_class)
 
     def training_source(self) -> Dataset:
-        """Return the samples of ``source()`` as a network is trained on them, before ``augment``."""
+        """Return the samples of ``source()`` in the form used for training, before ``augment``."""
         return self.source()
 
     def augment(self, inputs: Tensor) -> Tensor:
-        """Return a batch of ``training_source()`` changed at random: images shifted, anything else unchanged.
+        """Return a randomly augmented batch of ``training_source()``: images shifted, anything else unchanged.
 
-        Note: by torch's global generator, whose state a training checkpoint holds.
+        Note: uses torch's global generator, whose state is part of a training checkpoint.
         """
         return random_shift(inputs) if self.images else inputs
 
@@ -114,7 +114,7 @@ class Benchmark(ABC):
         """Return what determines the data's content in all domains, for the fingerprint of a result."""
 
     def identity(self, domain: Domain) -> str:
-        """Return what tells a domain's files from others of the same names; '' where ``describe`` says it all."""
+        """Return what distinguishes a domain's files from others of the same names; '' if ``describe`` suffices."""
         return ""
 
 
@@ -135,7 +135,7 @@ def random_shift(images: Tensor, most: int = 2) -> Tensor:
 
 
 class DomainBenchmark(Benchmark):
-    """From ``DATA.SOURCE`` to ``DATA.TARGET``, or to every other domain where that is empty."""
+    """From ``DATA.SOURCE`` to ``DATA.TARGET``, or to every other domain if that is empty."""
 
     short_names: Mapping[str, str]  # domain -> its letter in the paper's tables, in their order
 
@@ -154,14 +154,14 @@ class DomainBenchmark(Benchmark):
         return [self.source_domain, *(domain.name for domain in self.domains())]
 
     def sources(self) -> list[str]:
-        """Return the source domain, or every domain but the target where no source is named."""
+        """Return the source domain, or every domain but the target if no source is named."""
         if self.cfg.DATA.SOURCE:
             return [self.source_domain]
         target = self.named("TARGET") if self.cfg.DATA.TARGET else ""
         return [name for name in self.short_names if name != target]
 
     def pair_label(self, source: str, target: str) -> str:
-        """Return the head of a pair's column in the paper's tables, "A>C"."""
+        """Return the column head of a pair in the paper's tables, "A>C"."""
         return f"{self.short_names[source]}>{self.short_names[target]}"
 
     def named(self, key: str) -> str:
@@ -192,7 +192,7 @@ class DomainBenchmark(Benchmark):
         return True
 
     def differs_from_published(self) -> str:
-        """Return how this data differs from that of the published figures; '' where it does not."""
+        """Return how this data differs from that of the published figures; '' if it does not."""
         n = self.cfg.CORRUPTION.NUM_EX
         return f"CORRUPTION.NUM_EX {n}: at most {n} samples per target" if n >= 0 else ""
 

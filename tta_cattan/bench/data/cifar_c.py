@@ -37,7 +37,7 @@ class _Cifar(Benchmark):
     torchvision_class: str
     clean_folder: str
     folder: str  # of the corrupted images
-    record: str  # of theirs on Zenodo
+    record: str  # their Zenodo record
 
     def has_source(self) -> bool:
         return bool(self.cfg.DATA.SOURCE_DIR) or self._has_clean()
@@ -87,7 +87,7 @@ class _CifarC(_Cifar):
     """
 
     def check(self) -> None:
-        """Check that every file of the config's corruptions is there and holds images; nothing is downloaded."""
+        """Check that every file of the config's corruptions exists and holds images; nothing is downloaded."""
         self.check_corruptions((*COMMON, *EXTRA), clean=f"{self.family}_clean")
         root = Path(self.cfg.DATA_DIR) / self.folder
         for path in (root / "labels.npy", *(root / f"{name}.npy" for name in self.cfg.CORRUPTION.TYPE)):
@@ -103,7 +103,7 @@ class _CifarC(_Cifar):
             self._check_rows(domain)
 
     def _check_rows(self, domain: Domain) -> None:
-        """Refuse rows that are not as many RGB images as there are labels, such as those of a severity not made."""
+        """Refuse a severity whose rows are not one RGB image per label, for example because it was not generated."""
         path = self._made(f"{domain.name}.npy")
         images = checked_array(str(path), open_npy(path), "uint8", (None, *_IMAGE))
         rows, n = self._rows(domain), self._count()
@@ -145,7 +145,7 @@ class _CifarC(_Cifar):
         return {"name": self.folder, "num_ex": self.cfg.CORRUPTION.NUM_EX}
 
     def identity(self, domain: Domain) -> str:
-        """Return the identity of the images and labels that are evaluated; the file may hold others."""
+        """Return the identity of the images and labels that are evaluated; the file may hold more."""
         rows = self._rows(domain)
         labels = identity_of_rows(self._made("labels.npy"), slice(rows.stop - rows.start))
         return identity_of_rows(self._made(f"{domain.name}.npy"), rows, [labels])
@@ -158,13 +158,13 @@ def _black_rows_at_end(images: np.ndarray) -> int:
 
 
 class _CifarClean(_Cifar):
-    """The clean test set, in torchvision's layout; or ``clean.npy``, which ``make-corruptions`` keeps of its images."""
+    """The clean test set, in torchvision's layout or in ``clean.npy``, where ``make-corruptions`` saves its images."""
 
     def domains(self) -> list[Domain]:
         return [Domain("clean")]
 
     def check(self) -> None:
-        """Check that the files are there; nothing is downloaded."""
+        """Check that the files exist; nothing is downloaded."""
         if not self._has_clean() and not self._made("clean.npy").is_file():
             raise UserError(
                 f"{Path(self.cfg.DATA_DIR) / self.clean_folder} is missing: "

@@ -26,13 +26,13 @@ from tta_cattan.util.files import sha256_file
 AUGMENTATION = "turned about z, jittered"
 JITTER, MOST_JITTER = 0.01, 0.05  # in units of the cloud's radius; PointDAN's and the authors' code
 SOURCE_PER_CLASS, TARGET_PER_CLASS = 40, 20
-_ROUND = 24  # sides of what is round
+_ROUND = 24  # sides of a polygon that approximates a circle
 
 Shift = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
 
 
 class CloudBenchmark(Benchmark):
-    """Clouds (3 x N) in the unit sphere, z up; training turns them about z and jitters them, as the paper does."""
+    """Clouds (3 x N) in the unit sphere, z up; training rotates them about z and jitters them, as the paper does."""
 
     num_classes = 10
     images = False
@@ -42,7 +42,7 @@ class CloudBenchmark(Benchmark):
 
 
 def take_points(points: np.ndarray, n: int) -> np.ndarray:
-    """Return the first n points (of n x 3); fewer are repeated from the first on."""
+    """Return the first n of the points (N x 3); if there are fewer, they are repeated in order."""
     return points[np.arange(n) % len(points)]
 
 
@@ -53,17 +53,17 @@ def to_unit_sphere(points: np.ndarray) -> np.ndarray:
 
 
 def y_up_to_z_up(points: np.ndarray) -> np.ndarray:
-    """Turn points (n x 3) by 90 degrees about the x axis: ``(x, y, z) -> (x, -z, y)``."""
+    """Rotate points (n x 3) by 90 degrees about the x axis: ``(x, y, z) -> (x, -z, y)``."""
     return np.stack([points[:, 0], -points[:, 2], points[:, 1]], 1)
 
 
 def to_batch(clouds: list[np.ndarray]) -> Tensor:
-    """Stack clouds of n points each (n x 3) to one tensor, B x 3 x n."""
+    """Stack clouds of n points each (n x 3) into one tensor, B x 3 x n."""
     return torch.from_numpy(np.stack(clouds)).float().mT.contiguous()
 
 
 def turn_about_z(clouds: Tensor) -> Tensor:
-    """Turn each cloud (B x 3 x N) by its own random angle about the z axis, which is up."""
+    """Rotate each cloud (B x 3 x N) by its own random angle about the z axis, which is up."""
     angle = 2 * math.pi * torch.rand(len(clouds), device=clouds.device, dtype=clouds.dtype)
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
     rows = [torch.stack(row, 1) for row in ((cos, -sin, zero), (sin, cos, zero), (zero, zero, zero + 1))]
@@ -71,20 +71,20 @@ def turn_about_z(clouds: Tensor) -> Tensor:
 
 
 def jitter(clouds: Tensor) -> Tensor:
-    """Move each point by its own Gaussian step, clipped, per coordinate."""
+    """Add clipped Gaussian noise to each coordinate of each point."""
     return clouds + (JITTER * torch.randn_like(clouds)).clamp_(-MOST_JITTER, MOST_JITTER)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A profile of (radius, height) corners and the number of sides it is turned with."""
+    """A profile of (radius, height) corners, revolved about the z axis into a solid with this number of sides."""
 
     profile: np.ndarray
     sides: int = _ROUND
 
 
 def _arc(start: float, end: float, radius: float = 1.0, at: tuple[float, float] = (0.0, 0.0)) -> np.ndarray:
-    """Return an arc of a profile, by its angles against the horizontal."""
+    """Return an arc of a profile, between two angles from the horizontal."""
     angle = np.linspace(start, end, _ROUND // 2 + 1)
     return np.stack([at[0] + radius * np.cos(angle), at[1] + radius * np.sin(angle)], 1)
 
@@ -119,7 +119,7 @@ def surface(shape: Shape) -> np.ndarray:
 
 
 def sample_surface(triangles: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return n points (n x 3) that are uniform on the area of the triangles."""
+    """Return n points (n x 3) drawn uniformly from the area of the triangles."""
     edges = triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]
     areas = np.linalg.norm(np.cross(*edges), axis=1)
     chosen = rng.choice(len(triangles), n, p=areas / areas.sum())
@@ -141,14 +141,14 @@ def add_noise(points: np.ndarray, severity: int, rng: np.random.Generator) -> np
 def drop_side(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Drop the 10 % per severity of the points with the largest y, the side that a scanner does not see.
 
-    Note: the remaining points are repeated, so that their number stays.
+    Note: the remaining points are repeated, so that the number of points stays the same.
     """
     kept = np.argsort(points[:, 1], kind="stable")[: max(1, round(len(points) * (1 - 0.1 * severity)))]
     return take_points(points[rng.permutation(kept)], len(points))
 
 
 def tilt(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """Turn a cloud by 10 degrees per severity about the x axis."""
+    """Rotate a cloud by 10 degrees per severity about the x axis."""
     cos, sin = np.cos(np.radians(10 * severity)), np.sin(np.radians(10 * severity))
     return points @ np.array([[1, 0, 0], [0, cos, sin], [0, -sin, cos]])
 
@@ -161,7 +161,7 @@ def scan(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndar
 
 
 def thin_out(points: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """Drop 18 % per severity of the half of the points that is nearest to one of them, so that the density varies."""
+    """Drop 18 % per severity of the half of the points nearest to a random point, so that the density varies."""
     near = np.argsort(np.linalg.norm(points - points[rng.integers(len(points))], axis=1))[: len(points) // 2]
     lost = rng.permutation(near)[: round(0.18 * severity * len(near))]
     kept: np.ndarray = np.delete(np.arange(len(points)), lost)
@@ -184,13 +184,13 @@ SHIFTS: Mapping[str, Shift] = {
 
 
 def shifted(points: np.ndarray, shift: str, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a cloud under a shift (severity 0: as it is), in the unit sphere."""
+    """Return a cloud under a shift (severity 0: unchanged), in the unit sphere."""
     return to_unit_sphere(SHIFTS[shift](points, severity, rng)) if severity else points
 
 
 @cache
 def make_clouds(per_class: int, seed: int, n: int, shift: str = "", severity: int = 0) -> TensorDataset:
-    """Return clouds of n points of every shape, shifted where a severity is given; ``seed`` determines them all."""
+    """Return clouds of n points of every shape, shifted if a severity is given; ``seed`` determines them all."""
     rng = np.random.default_rng(seed)
     clouds, labels = [], []
     for label, name in enumerate(SHAPES):
@@ -202,14 +202,14 @@ def make_clouds(per_class: int, seed: int, n: int, shift: str = "", severity: in
 
 @BENCHMARK_REGISTRY.register("shapes_c")
 class ShapesC(CloudBenchmark):
-    """200 new clouds of ten shapes under a shift; 400 others, as they are, are the source."""
+    """200 new clouds of ten shapes under a shift; 400 others, without a shift, are the source."""
 
     def check(self) -> None:
-        """Check the names of the shifts: the data is computed."""
+        """Check the names of the shifts; the data itself is computed."""
         self.check_corruptions(tuple(SHIFTS))
 
     def target(self, domain: Domain, seed: int = 0) -> Dataset:
-        """Return new clouds under one shift (severity 0: as they are); NUM_EX of them are the same for every seed."""
+        """Return new clouds under one shift (severity 0: none); the NUM_EX chosen are the same for every seed."""
         clouds = make_clouds(TARGET_PER_CLASS, 1, self.cfg.DATA.POINTS, domain.name, domain.severity)
         return balanced(clouds, self.cfg.CORRUPTION.NUM_EX, seed=0)
 
@@ -256,7 +256,7 @@ class ModelNet10(ShapesC):
         self.target(Domain("clean"))
 
     def target(self, domain: Domain, seed: int = 0) -> Dataset:
-        """Return test clouds under one shift (severity 0: as they are); NUM_EX of them are the same for every seed."""
+        """Return test clouds under one shift (severity 0: none); the NUM_EX chosen are the same for every seed."""
         clouds = load_clouds(self._path(), "test", self.cfg.DATA.POINTS, domain.name, domain.severity)
         return balanced(clouds, self.cfg.CORRUPTION.NUM_EX, seed=0)
 

@@ -1,4 +1,4 @@
-"""Data sets: in memory from arrays, and parts of any, drawn by a seed and by class."""
+"""Data sets in memory from arrays, and subsets of any data set, drawn by seed and by class."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load_npz(path: str | Path, num_classes: int) -> TensorDataset:
 
 
 def identity_of_rows(path: Path, rows: slice, more: Sequence[str] = ()) -> str:
-    """Return 12 hexadecimal digits of every byte of ``rows`` of an ``.npy`` file, of their form, and of ``more``."""
+    """Return 12 hex digits of a hash over ``rows`` of an ``.npy`` file, their dtype and shape, and ``more``."""
     array = open_npy(path)[rows]
     digest = hashlib.sha256(f"{array.dtype};{array.shape};{';'.join(more)};".encode())
     digest.update(np.ascontiguousarray(array).data)
@@ -69,7 +69,7 @@ def labels_of(dataset: Dataset) -> list[int]:
 
 
 def take(dataset: Dataset, indices: list[int]) -> Dataset:
-    """Return the samples at ``indices``; a data set in memory, of image files or read in batches stays one."""
+    """Return the samples at ``indices``; a data set in memory, of image files or read in batches keeps its kind."""
     if isinstance(dataset, TensorDataset):
         return TensorDataset(*(tensor[indices] for tensor in dataset.tensors))
     if isinstance(dataset, ImageList):
@@ -78,14 +78,14 @@ def take(dataset: Dataset, indices: list[int]) -> Dataset:
 
 
 class BatchedPart(Subset, BatchedDataset):
-    """Some samples of a data set that reads many at once."""
+    """A subset of a data set that reads many samples at once."""
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         return self.dataset.gather(torch.tensor([self.indices[place] for place in indices.tolist()]))
 
 
 def check_count(asked: int, there: int, where: str) -> None:
-    """Refuse more images than ``where`` ('FOLDER holds') has."""
+    """Refuse a request for more images than there are; ``where`` ('FOLDER holds') is for the error message."""
     if asked > there:
         raise UserError(
             f"CORRUPTION.NUM_EX = {asked}, and {where} {there:,} images: give at most that many, or -1 for all of them"
@@ -98,7 +98,7 @@ def first(dataset: TensorDataset, n: int) -> TensorDataset:
 
 
 def per_class(dataset: Dataset, n: int, seed: int) -> Dataset:
-    """Return at most ``n`` samples of each class (0: all), drawn by ``seed``, in their order."""
+    """Return at most ``n`` samples of each class (0: all), drawn by ``seed``, in the order of the data set."""
     if not n:
         return dataset
     groups = _shuffled_classes(dataset, seed)
@@ -111,9 +111,9 @@ def count_per_class(dataset: Dataset, n: int) -> int:
 
 
 def balanced(dataset: Dataset, n: int, seed: int) -> Dataset:
-    """Return ``n`` samples (-1: all), equally many per class, drawn by ``seed``, in their order.
+    """Return ``n`` samples (-1: all), equally many per class, drawn by ``seed``, in the order of the data set.
 
-    Note: the classes take turns, so their numbers differ by one at most while every class has enough.
+    Note: the classes take turns, so their counts differ by at most one as long as every class has enough.
     """
     if n < 0 or n >= len(dataset):
         return dataset
@@ -123,7 +123,7 @@ def balanced(dataset: Dataset, n: int, seed: int) -> Dataset:
 
 
 def split_at_random(n: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Return the indices of two parts of ``n`` samples; the second has ``share`` of them, rounded, one at least."""
+    """Return the indices of two parts of ``n`` samples; the second has the rounded ``share``, at least 1 unless 0."""
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
     held = min(max(1, round(share * n)), n - 1) if share else 0
     return sorted(order[held:]), sorted(order[:held])

@@ -1,4 +1,4 @@
-"""Handwritten digits: scikit-learn's, embedded and corrupted, and from MNIST to USPS and back."""
+"""Handwritten digits: scikit-learn's embedded ones, corrupted, and adaptation between MNIST and USPS."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 @lru_cache(maxsize=1)
 def load_digit_images() -> tuple[np.ndarray, np.ndarray]:
     """Return the 1,797 real 8x8 digits as 32x32 RGB (uint8, N x 32 x 32 x 3) and their labels, in a fixed order."""
-    # The file alone: importing scikit-learn takes seconds in every process.
+    # Only the file is read: importing scikit-learn takes seconds in every process.
     package = find_spec("sklearn")
     if package is None:
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
@@ -62,7 +62,7 @@ class DigitsC(Benchmark):
         self.check_corruptions((*COMMON, *EXTRA))
 
     def target(self, domain: Domain, seed: int = 0) -> TensorDataset:
-        """Return the test digits under one corruption (severity 0: as they are)."""
+        """Return the test digits under one corruption (severity 0: none)."""
         images, labels = load_digit_images()
         images, labels = images[N_TRAIN:], labels[N_TRAIN:]
         if domain.severity:

@@ -35,8 +35,8 @@ _OFFICIAL = ("train", "test")
 class DomainImages(DomainBenchmark):
     """``<root>/<domain>/<class>/<image>``, or lists of images; every domain has the same classes, sorted by name."""
 
-    roots: tuple[str, ...]  # names that the data set's folder has, in DATA_DIR
-    folders: Mapping[str, tuple[str, ...]]  # domain -> its folders of class folders, in the root
+    roots: tuple[str, ...]  # possible names of the data set's folder in DATA_DIR
+    folders: Mapping[str, tuple[str, ...]]  # domain -> possible names of its folder of class folders in the root
     sizes: Mapping[str, int]  # domain -> the number of images in the published data
     obtain: str
 
@@ -52,7 +52,7 @@ class DomainImages(DomainBenchmark):
         return self._classes(self.source_domain if self.cfg.DATA.SOURCE else self.present_domains()[0])
 
     def check(self) -> None:
-        """Check that source and targets are there, with the same classes, each with images."""
+        """Check that source and targets exist, with the same classes, each with images."""
         source = self.source_domain
         expected = self._classes(source)
         for name in self.used_domains():
@@ -92,7 +92,7 @@ class DomainImages(DomainBenchmark):
         return self._identity(domain.name, self._parts()[-1])
 
     def differs_from_published(self) -> str:
-        """Return the first domain with more or fewer images than the published data has."""
+        """Return the first domain that has more or fewer images than in the published data."""
         for name in self.used_domains():
             n = sum(len(self._listed(name, part)) for part in self._parts())
             if n != self.sizes[name]:
@@ -142,7 +142,7 @@ class DomainImages(DomainBenchmark):
         return class_names_of(samples, f"the lists of {domain}" if len(self._parts()) > 1 else f"the list of {domain}")
 
     def _listed(self, domain: str, part: str) -> Samples:
-        """Return the images of a domain as folders or a list name them."""
+        """Return the images of a domain, from its class folders or its list."""
         if not self.cfg.DATA.LISTS:
             return self._keep(domain, part, lambda: self._in_folders(self._folder(domain)))
         path = self._list(domain, part)
@@ -158,14 +158,14 @@ class DomainImages(DomainBenchmark):
         return find_images(folder, {name: label for label, name in enumerate(classes)}, every_class=True)
 
     def _samples(self, domain: str, part: str) -> Samples:
-        """Return the images to use: all that are listed, without the corrupt ones where DATA.SKIP_CORRUPT says so."""
+        """Return the images to use: all that are listed, without corrupt ones if DATA.SKIP_CORRUPT is set."""
         listed = self._listed(domain, part)
         if not self.cfg.DATA.SKIP_CORRUPT:
             return listed
         return self._keep(domain, f"readable {part}", lambda: leave_out_corrupt(listed, domain))
 
     def _identity(self, domain: str, part: str) -> str:
-        """Return what tells these images from others of the same names, and one list from another."""
+        """Return what distinguishes these images from others of the same names, and one list from another."""
         paths, root = [path for path, _ in self._samples(domain, part)], self.root()
         inside = all(path.is_relative_to(root) for path in paths)  # a list may name images anywhere
         files = identity_of_files(paths, root if inside else Path(paths[0].anchor))

@@ -24,7 +24,7 @@ Opener = Callable[[Domain], Dataset]
 
 @dataclass(frozen=True)
 class DomainStream:
-    """A planned stream in batches; ``open`` returns the data set of a domain, of which few are held at once."""
+    """A planned stream in batches; ``open`` returns the data set of a domain, of which only a few are kept."""
 
     plan: StreamPlan
     open: Opener
@@ -36,9 +36,9 @@ class DomainStream:
         return sum(-(-len(segment) // self.batch_size) for segment in self.plan.segments)
 
     def batches(self, done: int = 0) -> Iterator[tuple[bool, Batch]]:
-        """Yield the batches after the first ``done``, each with whether the method is reset before it.
+        """Yield the batches after the first ``done``, each with a flag that tells whether to reset the method first.
 
-        Note: the indices of a batch are those in the samples' own domains.
+        Note: the indices of a batch are within the samples' own domains.
         """
         held = lru_cache(maxsize=self.plan.at_once)(self.open)
         for segment in self.plan.segments:
@@ -67,7 +67,7 @@ class DomainStream:
 
 
 class Joined(BatchedDataset):
-    """Domains in memory one after the other, each opened when a sample of it is asked for."""
+    """A concatenation of domains, each of which is opened when one of its samples is requested."""
 
     def __init__(self, domains: list[Domain], starts: np.ndarray, held: Opener) -> None:
         self.domains, self.starts, self.held = domains, torch.from_numpy(starts), held
@@ -100,7 +100,7 @@ def stream_of(cfg: CfgNode, benchmark: Benchmark, seed: int, device: torch.devic
 
 
 def stream_identity(cfg: CfgNode, benchmark: Benchmark) -> str:
-    """Return what tells the files of a stream's domains, and the clean ones, from others; '' where they have none."""
+    """Return a hash of the identities of a stream's domains and of the clean data; '' if they have none."""
     parts = [(domain, benchmark) for domain in dict.fromkeys(sequence_of(benchmark.domains(), StreamSetting.of(cfg)))]
     if (clean := benchmark.without_shift()) is not None:
         parts.append((clean.domains()[0], clean))
@@ -109,7 +109,7 @@ def stream_identity(cfg: CfgNode, benchmark: Benchmark) -> str:
 
 
 def check_stream(cfg: CfgNode, benchmark: Benchmark) -> None:
-    """Refuse a stream whose domains are not all there, before any long work starts."""
+    """Refuse a stream with a missing domain, before any long work starts."""
     every = cfg.clone()
     every.defrost()
     every.CORRUPTION.SEVERITY = sorted({d.severity for d in sequence_of(benchmark.domains(), StreamSetting.of(cfg))})

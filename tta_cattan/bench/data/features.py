@@ -29,7 +29,7 @@ _AGAIN = "extract the features again with the same command"
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the features of one domain are: encoder, data, and how they are cut into shards."""
+    """A description of the features of one domain: encoder, data, and division into shards."""
 
     domain: str
     encoder: dict[str, Any]  # arch, sha256 of its weights, image_size
@@ -49,7 +49,7 @@ class Manifest:
         write_text(folder / MANIFEST, json.dumps(sealed(asdict(self)), indent=1, sort_keys=True) + "\n")
 
     def identity(self) -> str:
-        """Return a hash of all but the versions, which may change between two shards; each shard stores it."""
+        """Return a hash of everything but the versions, which may change between shards; each shard stores it."""
         return _checksum({**vars(self), "versions": None})
 
     @classmethod
@@ -64,7 +64,7 @@ class Manifest:
         return cls(**fields)
 
     def require_same(self, folder: Path, other: Manifest) -> None:
-        """Refuse to resume ``folder`` where ``other``, its manifest, has another encoder, data or shard size."""
+        """Refuse to resume ``folder`` if ``other``, its manifest, has another encoder, data or shard size."""
         found = first_difference({**asdict(other), "versions": {}}, {**asdict(self), "versions": {}})
         if found:
             key, theirs, ours = found
@@ -87,7 +87,7 @@ def write_shard(folder: Path, manifest: Manifest, position: int, features: np.nd
 
 
 def shard_is_complete(folder: Path, manifest: Manifest, position: int) -> bool:
-    """Tell whether a shard of this manifest is there, with the rows that were written."""
+    """Return whether a shard of this manifest exists with exactly the rows that were written."""
     try:
         info = _read_info(folder, manifest, position)
         rows = len(manifest.shards()[position])
@@ -97,12 +97,12 @@ def shard_is_complete(folder: Path, manifest: Manifest, position: int) -> bool:
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content with a checksum over all of it."""
+    """Return the content plus a checksum over all of it."""
     return {**content, _CHECK: _checksum(content)}
 
 
 def is_sealed(content: Mapping[str, Any]) -> bool:
-    """Tell whether the content is as it was sealed."""
+    """Return whether the content still matches its checksum."""
     try:
         return content.get(_CHECK) == _checksum({name: value for name, value in content.items() if name != _CHECK})
     except RecursionError:  # nested deeper than anything that was written
@@ -114,7 +114,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 
 class FeatureFolder(BatchedDataset):
-    """The features of one domain, compared with their hashes: rows from memory maps, labels in memory."""
+    """The features of one domain, verified by their hashes: rows from memory maps, labels in memory."""
 
     def __init__(self, folder: Path) -> None:
         self.manifest = Manifest.read(folder)
@@ -152,7 +152,7 @@ open_features = lru_cache(maxsize=16)(FeatureFolder)
 
 
 def _open_rows(path: Path, shape: tuple[int, int], sha256: str) -> np.ndarray:
-    """Return the rows of a shard as a memory map, after comparing them with their hash."""
+    """Return the rows of a shard as a memory map, after verifying their hash."""
     remedy = f"{_AGAIN}, which replaces what is damaged"
     array = open_npy(path, remedy)
     if array.shape != shape or array.dtype != np.float32:
@@ -179,7 +179,7 @@ def _read_infos(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def _read_info(folder: Path, manifest: Manifest, position: int) -> dict[str, Any]:
-    """Return the hash and labels of a shard after comparing them with their checksum and the manifest."""
+    """Return the hash and labels of a shard, after checking them against their checksum and the manifest."""
     path = _rows_path(folder, position).with_suffix(".json")
     if not path.is_file():
         raise UserError(f"{folder} is not finished ({path.name} is missing): {_AGAIN}, which resumes")
@@ -195,7 +195,7 @@ def _read_info(folder: Path, manifest: Manifest, position: int) -> dict[str, Any
 
 
 def _typed(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a manifest, each of the right type and in range."""
+    """Return the fields of a manifest; refuse a wrong type or a value out of range."""
     kinds = {"domain": str, "encoder": dict, "data": dict, "n": int, "dim": int, "shard_size": int,
              "classes": list, "versions": dict, "format": int}  # fmt: skip
     for name, kind in kinds.items():
@@ -212,7 +212,7 @@ def _typed(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Return the place of the first difference of two descriptions, ``encoder.arch``, and what both have there."""
+    """Return the first key in which two descriptions differ, such as ``encoder.arch``, and both values."""
     ours, theirs = _flat(one), _flat(other)
     for key in {**ours, **theirs}:
         if ours.get(key) != theirs.get(key):
@@ -221,7 +221,7 @@ def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[
 
 
 def _flat(value: Mapping[str, Any], start: str = "") -> dict[str, Any]:
-    """Return nested mappings and lists as one, ``{"encoder.arch": ...}``."""
+    """Return nested mappings and lists flattened into one mapping, ``{"encoder.arch": ...}``."""
     result: dict[str, Any] = {}
     for key, item in value.items():
         inside = {str(place): one for place, one in enumerate(item)} if isinstance(item, list) else item
@@ -246,7 +246,7 @@ class Features(DomainBenchmark):
 
     @property
     def short_names(self) -> dict[str, str]:  # type: ignore[override]
-        """The domains of DATA.DOMAINS, or all in DATA_DIR: the initial where it is unique, else the name."""
+        """The domains of DATA.DOMAINS, or all in DATA_DIR, each with its initial if that is unique, else its name."""
         names = self.cfg.DATA.DOMAINS or [
             path.parent.name for path in sorted(Path(self.cfg.DATA_DIR).glob(f"*/{MANIFEST}"))
         ]
@@ -259,11 +259,11 @@ class Features(DomainBenchmark):
         return {n: i if initials.count(i) == 1 else n for n, i in zip(names, initials, strict=True)}
 
     def class_names(self) -> list[str]:
-        """Return the names of the classes of the images that the features were taken from."""
+        """Return the class names of the images from which the features were extracted."""
         return Manifest.read(self._folder(self.source_domain)).classes
 
     def check(self) -> None:
-        """Check that all domains are there, complete, and of one encoder and one list of classes."""
+        """Check that all domains exist, are complete, and share one encoder and one list of classes."""
         source = open_features(self._folder(self.source_domain)).manifest
         for domain in self.domains():
             target = open_features(self._folder(domain.name)).manifest
@@ -289,12 +289,12 @@ class Features(DomainBenchmark):
         return {"name": self.source_domain, "sha256": content_hash(self._folder(self.source_domain))}
 
     def describe(self) -> dict[str, Any]:
-        # What is on the disk, not what the config names: a run of all targets reuses the cells of one.
+        # What is on disk, not what the config names: a run over all targets reuses the cells of a run over one.
         there = [name for name in self.short_names if (self._folder(name) / MANIFEST).is_file()]
         return {"name": "features", "domains": {name: content_hash(self._folder(name)) for name in there}}
 
     def differs_from_published(self) -> str:
-        """Say that the encoder is frozen, and how many samples there are, of how many in the data set."""
+        """Return that the encoder is frozen, and how many samples there are, out of how many in the data set."""
         folders = {name: open_features(self._folder(name)) for name in self.used_domains()}
         known = (getattr(BENCHMARK_REGISTRY.get(name), "sizes", {}) for name in BENCHMARK_REGISTRY.registered_names())
         whole: Mapping[str, int] = next((one for one in known if set(one) == set(self.short_names)), {})

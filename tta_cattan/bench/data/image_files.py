@@ -16,7 +16,7 @@ from tta_cattan.util.upstream import import_torchvision
 
 _MOST_PIXELS = 89_478_485  # Pillow's own limit, a quarter of a gigabyte; it only warns
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-# By content: Pillow knows some fifty more, and starts Ghostscript for one of them. GIF: pages of the web name it .jpg.
+# By content: Pillow knows some fifty more, and starts Ghostscript for one of them. GIF: web pages serve it as .jpg.
 _FORMATS = ("JPEG", "PNG", "PPM", "BMP", "WEBP", "TIFF", "GIF")
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff")
 _MOST_BYTES = 100 << 20  # DomainNet's longest list has 6 MB
@@ -39,7 +39,7 @@ class ImageList(Dataset):
 
 
 def read_rgb(path: Path) -> Image.Image:
-    """Return an image as RGB; refuse a file that is no image, damaged, or unreasonably large when decoded."""
+    """Return an image as RGB; refuse a file that is not an image, damaged, or unreasonably large when decoded."""
     with parsing(f"image {path} cannot be read", "get it again or remove it"):
         image = Image.open(regular_file(path, "remove it"), formats=_FORMATS)
         with image:
@@ -50,7 +50,7 @@ def read_rgb(path: Path) -> Image.Image:
 
 
 def is_readable(path: Path) -> bool:
-    """Tell whether an image can be decoded to its last pixel."""
+    """Return whether an image can be decoded completely."""
     try:
         read_rgb(path)
     except UserError:
@@ -64,7 +64,7 @@ def class_folders(folder: Path) -> list[str]:
 
 
 def find_images(folder: Path, classes: Mapping[str, int], every_class: bool = False) -> list[tuple[Path, int]]:
-    """Return the (path, label) pairs of ``folder/<class>/<image>``, sorted; a folder of no known class is refused.
+    """Return the (path, label) pairs of ``folder/<class>/<image>``, sorted; a folder of an unknown class is refused.
 
     Note: with ``every_class`` a class without images is refused too.
     """
@@ -124,7 +124,7 @@ def _find(name: Path, bases: Sequence[Path], source: Path, number: int) -> Path:
 
 
 def _is_file(path: Path) -> bool:
-    """Tell whether a file exists; an invalid file name matches nothing."""
+    """Return whether a file exists; an invalid file name matches nothing."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -132,9 +132,9 @@ def _is_file(path: Path) -> bool:
 
 
 def class_names_of(samples: Sequence[tuple[Path, int]], source: str) -> list[str]:
-    """Return the name of each label: the folder of its images, or the label itself where all share one folder.
+    """Return the name of each label: the folder of its images, or the label itself if all share one folder.
 
-    Note: labels must run from 0 without a gap, and a label's images must lie in one folder.
+    Note: labels must run from 0 without a gap, and a label's images must be in one folder.
     """
     folders: dict[int, set[str]] = {}
     for path, label in samples:

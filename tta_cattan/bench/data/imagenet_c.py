@@ -58,7 +58,7 @@ class _ImageNet(Benchmark):
         raise NotImplementedError
 
     def check(self) -> None:
-        """Check that every folder is there, with all classes where RobustBench's 5,000 images are used."""
+        """Check that every folder exists, with all classes if RobustBench's 5,000 images are used."""
         if N_IDS < self.cfg.CORRUPTION.NUM_EX < N_ALL:
             raise UserError(
                 f"CORRUPTION.NUM_EX = {self.cfg.CORRUPTION.NUM_EX}: give at most {N_IDS} (the first of the images that "
@@ -90,7 +90,7 @@ class _ImageNet(Benchmark):
         return [(root / name, class_labels()[name.split("/")[0]]) for name in ids]
 
     def transform(self) -> Any:
-        """Return the conversion to a tensor: corrupted images have their size (224) unless another is asked."""
+        """Return the conversion to a tensor: corrupted images keep their size (224) unless another is requested."""
         size = self.cfg.DATA.IMAGE_SIZE
         if size == FULL_SIZE:
             return import_torchvision("torchvision.transforms").ToTensor()
@@ -108,7 +108,7 @@ class _ImageNet(Benchmark):
     def describe_source(self) -> dict[str, Any]:
         """Return the source's identity: names and sizes of all training images, content of the first of each class.
 
-        Note: the content of all is 140 GB.
+        Note: reading the content of all would be 140 GB.
         """
         folder = self._source_folder()
         paths = [path for path, _ in _training_samples(folder)] if self.has_source() else []

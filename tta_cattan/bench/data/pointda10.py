@@ -50,7 +50,7 @@ def missing_in(folder: Path) -> str | None:
 
 
 def is_packed(folder: Path) -> bool:
-    """Tell whether a domain's clouds are in ``.h5`` files, as ScanNet's are."""
+    """Return whether a domain's clouds are in ``.h5`` files, as ScanNet's are."""
     return folder.name == "scannet"
 
 
@@ -88,7 +88,7 @@ def _read_h5(path: Path) -> Iterator[tuple[np.ndarray, int, str]]:
 
 
 def _checked(points: np.ndarray, where: str) -> np.ndarray:
-    """Return the coordinates of a cloud (n x 3; colours that follow them are left out), or say what is wrong."""
+    """Return the coordinates of a cloud (n x 3; colours after them are dropped), or say what is wrong."""
     points = points[:, :3] if points.ndim == 2 else points
     points = checked_array(where, points, "real", (None, 3), remedy=_REMEDY).astype(np.float32)
     if not np.isfinite(points).all() or (points == points[0]).all():
@@ -112,7 +112,7 @@ def load_part(folder: Path, part: str, n: int, upright: bool) -> TensorDataset:
 
 
 def lies_down(domain: str, name: str) -> bool:
-    """Tell whether the y axis is up in a file, as in ScanNet and in ShapeNet, except for its plants."""
+    """Return whether the y axis is up in a file, as in ScanNet and, except for plants, in ShapeNet."""
     return domain == "scannet" or (domain == "shapenet" and name != "plant")
 
 

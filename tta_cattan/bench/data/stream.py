@@ -77,11 +77,11 @@ class Stream:
         return replace(self, order=order)
 
     def only(self, positions: Iterable[int]) -> Stream:
-        """Return only the batches at ``positions``, the share of one of several processes."""
+        """Return a stream of only the batches at ``positions``, such as the share of one of several processes."""
         return replace(self, kept=tuple(positions))
 
     def restricted(self, samples: Tensor) -> Stream:
-        """Return only the given samples, in their order and with their indices."""
+        """Return a stream of only the given samples, in this stream's order and with their indices."""
         return replace(self, among=tuple(samples.tolist()))
 
     def _count(self) -> int:
@@ -135,7 +135,7 @@ class _ErrorsReturned(Dataset):
 
 
 def _collate(samples: list[Any]) -> Any:
-    """Return a batch, the first error among its samples, or an error where their shapes differ."""
+    """Return a batch, the first error among its samples, or an error if their shapes differ."""
     for sample in samples:
         if isinstance(sample, UserError):
             return sample
@@ -149,7 +149,7 @@ def _collate(samples: list[Any]) -> Any:
 
 
 def _checked_batches(loader: DataLoader) -> Iterator[Any]:
-    """Yield the batches; raise what a worker returned, and a one-line error where one has died."""
+    """Yield the batches; raise an error that a worker returned, or a one-line error if a worker has died."""
     batches = iter(loader)
     try:
         try:
@@ -172,10 +172,10 @@ def _checked_batches(loader: DataLoader) -> Iterator[Any]:
 
 
 def _is_dead_worker(error: Exception, workers: int) -> bool:
-    """Tell a dead worker from one that raised ("Caught OSError in DataLoader worker process 0 ...")."""
+    """Return whether a worker died, as opposed to raised ("Caught OSError in DataLoader worker process 0 ...")."""
     if not workers or "Caught " in str(error):
         return False
-    # Torch finds it dead, or the connection broke while it handed over a batch.
+    # Torch finds it dead, or the connection broke while it was sending a batch.
     return "DataLoader worker (pid" in str(error) or isinstance(error, (ConnectionError, EOFError, FileNotFoundError))
 
 

@@ -1,4 +1,4 @@
-"""Planning a stream: which sample of which domain comes when. Pure functions of labels, setting and seed."""
+"""Plan a stream: which sample of which domain comes when. Pure functions of labels, setting and seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UP_AND_DOWN = (1, 2, 3, 4, 5, 4, 3, 2, 1)
 
 @dataclass(frozen=True)
 class StreamSetting:
-    """How a stream is put together: the order of its domains and of its classes."""
+    """How a stream is composed: the order of its domains and of its classes."""
 
     order: str = "continual"
     correlated: bool = False
@@ -54,12 +54,12 @@ class Segment:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """A whole stream: the visits of domains, the samples in their order, and where each visit prevails."""
+    """A whole stream: the visits of domains, the samples in order, and the range in which each visit dominates."""
 
     visits: tuple[Domain, ...]
     segments: tuple[Segment, ...]
-    bands: tuple[tuple[int, int], ...]  # first and last sample + 1 of each visit; none where domains are mixed
-    at_once: int  # domains that are read alternately
+    bands: tuple[tuple[int, int], ...]  # first and last sample + 1 of each visit; empty if domains are mixed
+    at_once: int  # number of domains that are read alternately
 
     def __len__(self) -> int:
         return sum(map(len, self.segments))
@@ -72,7 +72,7 @@ class StreamPlan:
 def sequence_of(domains: Sequence[Domain], setting: StreamSetting) -> list[Domain]:
     """Return the visits of a stream: corruption by corruption, each at its severities.
 
-    Note: as in mariodoebler's benchmark, 'gradual' takes the severities as they are where several are given.
+    Note: as in mariodoebler's benchmark, 'gradual' takes the severities as they are if several are given.
     """
     severities: dict[str, list[int]] = {}
     for domain in domains:
@@ -90,7 +90,7 @@ def plan_stream(
 ) -> StreamPlan:
     """Return the stream of ``visits``, each of which shows every sample of its domain once, in an order of its own.
 
-    With ``imbalance``, a domain's samples are the same part of it in every visit.
+    With ``imbalance``, every visit of a domain shows the same subset of its samples.
     """
     kept = {domain: long_tailed(labels[domain], setting.imbalance, seed) for domain in dict.fromkeys(visits)}
     orders, within = [], setting.correlated and setting.order != "mixed_domains"
@@ -105,7 +105,7 @@ def plan_stream(
 
 
 def _in_turn(visits: Sequence[Domain], orders: Sequence[Indices], setting: StreamSetting) -> StreamPlan:
-    """Return the visits one after the other, each a segment; a reset is before a new corruption, not a new severity."""
+    """Return the visits in sequence, each a segment; resets come before a new corruption, not a new severity."""
     resets = [setting.order == "reset_each_shift" and b.name != a.name for a, b in pairwise(visits)]
     segments = [
         Segment(np.full(len(order), number), order, reset)
@@ -122,7 +122,7 @@ def _mixed(
     setting: StreamSetting,
     rng: np.random.Generator,
 ) -> StreamPlan:
-    """Return all samples shuffled, and then by class where the setting is correlated."""
+    """Return all samples shuffled, then grouped by class if the setting is correlated."""
     whole = _joined(orders)
     places = rng.permutation(len(whole))
     if setting.correlated:
@@ -132,7 +132,7 @@ def _mixed(
 
 
 def _smooth(visits: Sequence[Domain], orders: Sequence[Indices], rng: np.random.Generator) -> StreamPlan:
-    """Return the visits passing into each other; a band ends where the next domain becomes the more frequent one."""
+    """Return the visits blending into each other; a band ends where the next domain becomes the more frequent one."""
     times = passing_times([len(order) for order in orders], rng)
     ends = [int((times < number + 0.5).sum()) for number in range(len(visits) - 1)]
     segment = _taken(_joined(orders), times.argsort(kind="stable"))
@@ -142,9 +142,9 @@ def _smooth(visits: Sequence[Domain], orders: Sequence[Indices], rng: np.random.
 def by_class(labels: Indices, delta: float, rng: np.random.Generator) -> Indices:
     """Return an order of samples in which those of one class come in runs.
 
-    ``delta = 0``: sorted by class. Otherwise there are as many stretches as classes; the shares of a class in them are
-    drawn from Dirichlet(delta, ..., delta), and in each stretch the classes follow each other in an order of its own:
-    the smaller delta, the longer the runs.
+    ``delta = 0``: sorted by class. Otherwise there are as many stretches as classes; each class is divided among them
+    by shares drawn from Dirichlet(delta, ..., delta), and each stretch has its own random order of classes: the
+    smaller delta, the longer the runs.
     """
     if delta == 0:
         return labels.argsort(kind="stable")
@@ -160,7 +160,7 @@ def by_class(labels: Indices, delta: float, rng: np.random.Generator) -> Indices
 
 
 def long_tailed(labels: Indices, imbalance: float, seed: int) -> Indices:
-    """Return the indices of a part in which class frequencies fall geometrically, to ``1 / imbalance`` at the last.
+    """Return the indices of a subset whose class frequencies fall geometrically, to ``1 / imbalance`` at the last.
 
     Of the class of rank r among C, ``imbalance^(-r / (C - 1))`` of the samples are kept, at least one. Ranks and
     samples are drawn by the seed: the same classes are rare in all domains.

@@ -1,4 +1,4 @@
-"""Reading checkpoints safely, with one-line errors for those that cannot be read."""
+"""Read checkpoints safely, with one-line errors for those that cannot be read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def load_weights(model: nn.Module, path: str | Path, ignored: tuple[str, ...] = 
     """Load a checkpoint into ``model``; refuse one of another architecture.
 
     Note: prefixes of wrappers are stripped, half-precision weights are widened, and ``num_batches_tracked`` may be
-    missing. Nothing else may be missing, or left over unless its name begins with one of ``ignored``.
+    missing or extra. Nothing else may be missing, or extra unless its name starts with one of ``ignored``.
     """
     tensors = read_checkpoint(path)
     wanted = model.state_dict()
@@ -70,7 +70,7 @@ def load_weights(model: nn.Module, path: str | Path, ignored: tuple[str, ...] = 
 
 
 def checked_weight(name: str, tensor: Tensor, like: Tensor, path: str | Path) -> Tensor:
-    """Return a checkpoint's tensor as the model takes it: dense, finite, of its kind; variances are not negative."""
+    """Return a checkpoint's tensor in the model's dtype; it must be dense and finite, and a variance not negative."""
     low = 0 if name.rpartition(".")[2] == "running_var" else None
     return checked_tensor(f"{name!r} in checkpoint {path}", tensor, like, low, "get it again or save it anew")
 
@@ -102,7 +102,7 @@ def _read_torch(path: Path, start: bytes) -> Mapping[str, Any]:
 
 
 def _held(message: str) -> str:
-    """Return what torch's message names as the object that is more than tensors; the message itself is a page long."""
+    """Return the object other than a tensor that torch's message names; the message itself is a page long."""
     found = re.search(r"GLOBAL ([\w.]+)", message)
     return f" (it holds {found[1]})" if found else ""
 

@@ -67,7 +67,7 @@ class ShotNetwork(nn.Module):
         return self.fc(self.bn(self.bottleneck(self.backbone(x))))
 
     def get_classifier(self) -> nn.Module:
-        """Return the classifier, by timm's method: the backbone's own is not the last layer."""
+        """Return the classifier, under timm's name for this method: the backbone's own is not the last layer."""
         return self.fc
 
 
@@ -175,7 +175,7 @@ class Normalize(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        # Not persistent: a checkpoint of the bare model stays one.
+        # Not persistent: checkpoints of the bare model do not have them.
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 

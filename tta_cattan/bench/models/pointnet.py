@@ -12,7 +12,7 @@ _SMALLEST = 1e-10  # squared distance below which two points are one
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:
     """``||a_i - b_j||^2`` for a (B x S x 3) and b (B x N x 3), as B x S x N.
 
-    Note: the differences are formed; ``||a||^2 + ||b||^2 - 2 a b`` loses the digits that tell neighbours apart.
+    Note: computed from the differences; ``||a||^2 + ||b||^2 - 2 a b`` loses the digits that tell neighbours apart.
     """
     return (a[:, :, None] - b[:, None]).square().sum(-1)
 
@@ -39,7 +39,7 @@ def farthest_points(points: Tensor, n: int) -> Tensor:
 def ball_query(points: Tensor, centres: Tensor, radius: float, k: int) -> Tensor:
     """Return the indices (B x S x k) of the first k points within ``radius`` of each centre.
 
-    Note: where fewer are inside, the first of them is repeated; where none is, the nearest point stands in.
+    Note: if fewer are inside, the first of them is repeated; if none is, the nearest point is used.
     """
     distances = squared_distances(centres, points)
     n = points.shape[1]
@@ -84,7 +84,7 @@ class PointConv(nn.Sequential):
 
 
 class TransformNet(nn.Module):
-    """Predicts from all points one ``k x k`` matrix per cloud, the identity at the start."""
+    """Predicts one ``k x k`` matrix per cloud from all its points; initially the identity."""
 
     def __init__(self, k: int) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class TransformNet(nn.Module):
 
 
 class AdaptiveNodes(nn.Module):
-    """PointDAN's node module: farthest points, moved by what lies around them, gather and spread local features.
+    """PointDAN's node module: farthest points, displaced by their surroundings, gather and spread local features.
 
     A node at ``x_0`` moves by ``mean_i tanh(w (f_i - f_0)) * (x_i - x_0)`` over the points in a ball; its feature is
     the maximum over its nearest points; every point receives the interpolation of the three nodes nearest to it.
@@ -124,7 +124,7 @@ class AdaptiveNodes(nn.Module):
         self.nodes, self.neighbours, self.radius = nodes, neighbours, radius
 
     def forward(self, x: Tensor, points: Tensor) -> Tensor:
-        """Return features (B x 2C x N x 1): those that came in, and the interpolated ones of the nodes."""
+        """Return features (B x 2C x N x 1): the input's, and those interpolated from the nodes."""
         nodes = self.place(x, points)
         local = self.local(x).squeeze(-1).mT
         node_features = gather_points(local, nearest_points(points, nodes, self.neighbours)).max(2).values
@@ -132,7 +132,7 @@ class AdaptiveNodes(nn.Module):
         return torch.cat([x, spread.mT.unsqueeze(-1)], 1)
 
     def place(self, x: Tensor, points: Tensor) -> Tensor:
-        """Return where the nodes are (B x S x 3)."""
+        """Return the positions of the nodes (B x S x 3)."""
         features = x.squeeze(-1).mT
         seeds = farthest_points(points, self.nodes)
         centres = gather_points(points, seeds)
@@ -172,7 +172,7 @@ class PointNet(nn.Module):
 
 
 class PlainPointNet(nn.Module):
-    """A PointNet without transformation networks, in the names of a public checkpoint: y is up in its clouds."""
+    """A PointNet without transformation networks, named as in a public checkpoint, which expects y up."""
 
     def __init__(self, num_classes: int = 10) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""RobustBench's zoo of corruption models, its files read safely."""
+"""RobustBench's zoo of corruption models, with its files read safely."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def robustbench_names(family: str | None) -> list[str]:
 def load_from_robustbench(name: str, family: str, ckpt_dir: str) -> tuple[nn.Module, str]:
     """Return a model of the zoo and where its weights came from: ``CKPT_DIR/<family>/corruptions/<name>.pt``.
 
-    Note: the file is read with ``weights_only=True`` first, so that RobustBench's own ``torch.load`` meets nothing but
+    Note: the file is read with ``weights_only=True`` first, so that RobustBench's own ``torch.load`` sees only
     tensors.
     """
     path = Path(ckpt_dir) / family / THREAT / f"{name}.pt"
@@ -44,7 +44,7 @@ def load_from_robustbench(name: str, family: str, ckpt_dir: str) -> tuple[nn.Mod
 
 
 def untrained_of_robustbench(name: str, family: str | None) -> nn.Module | None:
-    """Return a model of the zoo with random weights; None where RobustBench builds it with its weights only."""
+    """Return a model of the zoo with random weights; None if RobustBench only builds it together with its weights."""
     if _is_torchvisions(name, family):
         resnet50 = import_torchvision("torchvision.models").resnet50(weights=None)
         return with_normalization(resnet50, IMAGENET_MEAN, IMAGENET_STD)
@@ -53,7 +53,7 @@ def untrained_of_robustbench(name: str, family: str | None) -> nn.Module | None:
 
 
 def _is_torchvisions(name: str, family: str | None) -> bool:
-    """Tell ``Standard_R50``, whose weights RobustBench gets from torchvision."""
+    """Return whether this is ``Standard_R50``, whose weights RobustBench gets from torchvision."""
     return family == "imagenet" and name.startswith("Standard")
 
 
@@ -111,7 +111,7 @@ def _load(name: str, family: str, ckpt_dir: str, path: Path) -> nn.Module:
 
 
 def _download(name: str, gdrive_id: str, path: Path) -> None:
-    """Fetch a checkpoint with RobustBench's own downloader, and keep it only if it is one."""
+    """Download a file with RobustBench's own downloader, and keep it only if it is a checkpoint."""
     logger.info("downloading the checkpoint of %s (Google Drive id %s) to %s", name, gdrive_id, path)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".download")

@@ -103,7 +103,7 @@ for _name, _architecture in {
 
 
 def find_architecture(name: str) -> Architecture | None:
-    """Return the architecture of that name, ``shot/<backbone>`` included, or None where it is not one of ours."""
+    """Return the architecture of that name, ``shot/<backbone>`` included, or None if it is not one of ours."""
     if name.startswith(SHOT_PREFIX):
         backbone = name.removeprefix(SHOT_PREFIX)
         return Architecture(partial(shot_network, backbone), trained_apart=True, init=partial(init_backbone, backbone))
@@ -129,7 +129,7 @@ def init_backbone(arch: str, model: ShotNetwork, init: str) -> None:
         raise UserError(f"SOURCE.INIT = 'pretrained': {arch} has no published weights; use 'random' or a file")
     try:
         donor = load_from_library(arch, None, pretrained=True)
-    except UserError as error:  # here the backbone's file is asked for
+    except UserError as error:  # here SOURCE.INIT is the key for a file
         raise UserError(str(error).replace("MODEL.CKPT_PATH", "SOURCE.INIT")) from error
     remove_head(donor)
     model.backbone.load_state_dict(donor.state_dict())
@@ -145,7 +145,7 @@ def remove_head(model: nn.Module) -> tuple[str, int]:
 
 
 def is_library_name(arch: str) -> bool:
-    """Tell whether a name asks for a network of torchvision or timm."""
+    """Return whether a name asks for a network of torchvision or timm."""
     library, _, name = arch.partition("/")
     return library in LIBRARIES and bool(name)
 
@@ -155,7 +155,7 @@ def load_from_library(arch: str, num_classes: int | None, pretrained: bool) -> n
 
     ``torchvision/resnet50.IMAGENET1K_V1`` and ``timm/resnet50.tv_in1k`` choose one of several weights.
 
-    Note: pretrained weights are downloaded where the library has not cached them; nothing else is.
+    Note: pretrained weights are downloaded if the library has not cached them; nothing else is.
     """
     library, _, name = arch.partition("/")
     return (_from_torchvision if library == "torchvision" else _from_timm)(name, num_classes, pretrained)
@@ -189,7 +189,7 @@ def _owner(name: str) -> str | None:
 
 def import_timm() -> ModuleType:
     """Return timm, or say how to install it."""
-    import_torchvision()  # timm imports it, and fails obscurely where the pair does not match
+    import_torchvision()  # timm imports it, and fails obscurely if it does not match torch
     try:
         import timm
     except ModuleNotFoundError as error:
@@ -228,7 +228,7 @@ def _from_timm(name: str, num_classes: int | None, pretrained: bool) -> nn.Modul
 
 
 def _same_classes(arch: str, has: int, wanted: int | None) -> None:
-    """Refuse pretrained weights of another number of classes: a library would give the model a random classifier."""
+    """Refuse pretrained weights for a different number of classes: the library would use a random classifier."""
     if wanted is not None and has != wanted:
         raise UserError(
             f"MODEL.ARCH = {arch!r}: its pretrained weights have {has} classes and the data set has {wanted}; set "
@@ -305,7 +305,7 @@ def load_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> Loa
 
 
 def untrained_model(cfg: CfgNode, num_classes: int, family: str | None = None) -> nn.Module | None:
-    """Return the model that ``MODEL.ARCH`` names with random weights; None where RobustBench cannot build it so."""
+    """Return the model that ``MODEL.ARCH`` names with random weights; None if RobustBench cannot build it that way."""
     if is_library_name(cfg.MODEL.ARCH):
         return load_from_library(cfg.MODEL.ARCH, num_classes, pretrained=False)
     if (architecture := find_architecture(cfg.MODEL.ARCH)) is not None:

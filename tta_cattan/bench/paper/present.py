@@ -163,7 +163,7 @@ def _published_average(study: Study, method: str, setting: Any) -> float | None:
 
 
 def _sweep_figure(key: str, curves: dict[str, dict[Any, Statistic]], levels: dict[str, Statistic]) -> Figure:
-    """Draw lines over numbers, bars over words."""
+    """Draw lines over numeric settings, bars over any others."""
     settings = list(dict.fromkeys(setting for points in curves.values() for setting in points))
     if all(isinstance(setting, (int, float)) and not isinstance(setting, bool) for setting in settings):
         level = {name: 100 * found.mean for name, found in levels.items()}
@@ -194,7 +194,7 @@ def present_dimension(study: Study, gathered: Outcome, same_data: bool) -> Prese
 
 
 def present_recovery(study: Study, gathered: Outcome, same_data: bool) -> Presentation:
-    """Return each method's accuracies before and after the gate, tau swept, and which fall-back recovers more."""
+    """Present each method's accuracies before and after the gate, for every tau, and which fall-back recovers more."""
     by_method = {
         method_title(row.method): agreement_counts(r for r in gathered.records if r.cell.label == row.label)
         for row in gathered.rows
@@ -249,7 +249,7 @@ def _threshold_table(by_method: dict[str, list[AgreementCounts]]) -> Table:
 
 
 def _finding(name: str, counts: list[AgreementCounts], tau: float) -> str:
-    """Say which fall-back recovers more on source samples, and what the gate costs on target samples."""
+    """Return a line: which fall-back recovers more on source samples, and what the gate costs on target samples."""
     gain, loss = {}, {}
     for fallback in FALLBACKS:
         gated = [one.gate(tau, fallback) for one in counts]

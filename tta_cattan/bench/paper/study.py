@@ -37,7 +37,7 @@ _PRESENT: Mapping[str, Callable[[Study, Outcome, bool], Presentation]] = {
 
 @dataclass(frozen=True)
 class Study:
-    """What to run and compare with; the fields are the keys of the file."""
+    """What to run and what to compare it with; the fields are the keys of the file."""
 
     name: str
     title: str
@@ -58,7 +58,7 @@ def study_names() -> list[str]:
 
 
 def load_study(name: str) -> Study:
-    """Return a study that ships."""
+    """Return a study that ships with the package."""
     names = study_names()
     if name not in names:
         raise UserError(f"there is no study {name!r}.{nearest(name, names)} Studies: {', '.join(names)}")
@@ -80,7 +80,7 @@ def run_study(
     changes: Sequence[Any] = (),
     out: Path | None = None,
 ) -> tuple[str, list[Path]]:
-    """Run what is missing of a study, with the user's changes, write its files, and return its text and the paths."""
+    """Compute the missing cells of a study with the user's changes, write its files, and return its text and paths."""
     need("matplotlib")  # fail before hours of work
     path = find_config(cfg or study.cfg)
     overrides = [*own_overrides(study, path, cfg is None), *changes]
@@ -89,7 +89,7 @@ def run_study(
     sweeps = _sweeps(study, sweep, overrides)
     chosen_methods, left_out = (list(methods), []) if methods else _methods(study, ours)
     gathered = gather(path, overrides, chosen_methods, sweeps, pairs=study.pairs)
-    ignored = [sweep.key for sweep in sweeps] + ["DATA.SOURCE_DIR"]  # where data is, not which
+    ignored = [sweep.key for sweep in sweeps] + ["DATA.SOURCE_DIR"]  # says where the data is, not which
     benchmark = domain_benchmark(gathered.cfg)
     part = benchmark.differs_from_published() if benchmark else ""
     said = [key.rstrip(":") for key in part.split()[:1]]  # a key that the benchmark itself reports
@@ -102,7 +102,7 @@ def run_study(
 
 
 def own_overrides(study: Study, path: Path, on_its_data: bool) -> list[Any]:
-    """Return the study's KEY VALUE pairs for a config; a study of all pairs of domains names none."""
+    """Return the study's KEY VALUE pairs for a config; a study of all pairs clears the source and target domain."""
     values = {**study.overrides, **(study.data if on_its_data else {})}
     if study.pairs and domain_benchmark(load_cfg(path)) is not None:
         values = {"DATA.SOURCE": "", "DATA.TARGET": "", **values}

@@ -225,7 +225,7 @@ def _check_fraction(method: AdaptationMethod, n: int, fraction: float) -> None:
 
 
 def half_and_half(source: Dataset, target: Dataset, seed: int) -> tuple[Dataset, Tensor]:
-    """Return a mix with as many samples of each as the smaller has, drawn by ``seed``, and the mask of source samples."""
+    """Return a mix with as many samples of each as the smaller has, drawn by ``seed``, and a mask of source samples."""
     n = min(len(source), len(target))
     generator = torch.Generator().manual_seed(seed)
     parts = [Subset(data, torch.randperm(len(data), generator=generator)[:n].tolist()) for data in (source, target)]

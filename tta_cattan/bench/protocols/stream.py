@@ -56,7 +56,7 @@ class StreamEvaluation(Evaluation):
         return {**super().metrics(), "worst_window": min(shares)}
 
     def facts(self) -> dict[str, Any]:
-        """Return lost predictions, reliability, correct ones per window and visit, domain bands, collapses, monitor."""
+        """Return lost predictions, reliability, hits per window and visit, domain bands, collapses, readings."""
         visit = torch.from_numpy(self.plan.visit)
         n_visits = len(self.plan.visits)
         seen, right = (torch.bincount(one, minlength=n_visits).tolist() for one in (visit, visit[self.correct]))

@@ -20,7 +20,7 @@ _ABSENT = "—"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Variants of methods on one benchmark, by the names that the report gives them."""
+    """Variants of methods on one benchmark, by their names in the report."""
 
     title: str
     runs: Sequence[Run]
@@ -48,7 +48,7 @@ class Comparison:
         return str(self.runs[0].fact("extra", "protocol") or "")
 
     def config_differences(self) -> dict[str, list[str]]:
-        """Return the value of each variant, for each key in which they differ."""
+        """Return the keys in which the variants differ, with the value of each variant."""
         return _differences([variant.config for variant in self.variants.values()])
 
 
@@ -67,7 +67,7 @@ def group_runs(runs: Iterable[Run]) -> list[Comparison]:
 
 
 def _setting(run: Run) -> str:
-    """Return what two runs must share to be compared; a run without a description is compared with none."""
+    """Return what two runs must share to be compared; a run without a description is compared with no other."""
     if not run.description:
         return str(run.folder.resolve())
     dataset = run.fact("dataset")
@@ -116,7 +116,7 @@ def _differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _distinguishes(key: str) -> bool:
-    """Whether a key can make two results different, beyond what the names of method, domain and seed say."""
+    """Return whether a key can make two results of the same method, domain and seed different."""
     return key not in ("MODEL.ADAPTATION", *shared_keys("place", "presentation", "seed", "selection"))
 
 

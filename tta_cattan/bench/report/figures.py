@@ -1,4 +1,4 @@
-"""Numbers drawn as matplotlib figures, their look, and their files: SVG in the colour of the page's text, and PNG."""
+"""Matplotlib figures of results, their style, and their files: SVG in the colour of the page's text, and PNG."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _RC: Mapping[str, Any] = {
 }
 _STANDALONE = f"<style>svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:#d7dce2}}}}</style>"
 _WIDTH = 6.6  # inches; on a phone the page scales it down, and the text must stay legible
-_CHARACTERS = 78  # of a legend in one line
+_CHARACTERS = 78  # per line of a legend
 _LEGEND_ROW = 0.25
 _LEGEND_COLUMNS = 7
 
@@ -77,7 +77,7 @@ class Curve:
 
     @classmethod
     def of(cls, found: Mapping[float, Statistic]) -> Curve:
-        """Return fractions in % by their x, in its order; a standard deviation needs several seeds at every x."""
+        """Return fractions as a curve in %, sorted by x; standard deviations need several seeds at every x."""
         x = sorted(found)
         std = [100 * value for place in x if (value := found[place].std) is not None]
         return cls(x, [100 * found[place].mean for place in x], std if len(std) == len(x) else None)
@@ -115,7 +115,7 @@ def lines(
 ) -> Figure:
     """Draw a line per curve with a band of one standard deviation, and a dashed one per ``level``.
 
-    Note: a level far from all curves would flatten them; it is given in the legend instead.
+    Note: a level far from all curves would flatten them; its value is given in the legend instead.
     """
     low = min((y for curve in curves.values() for y in curve.band[0]), default=0.0)
     high = max((y for curve in curves.values() for y in curve.band[1]), default=0.0)
@@ -139,7 +139,7 @@ def lines(
 
 
 def swept(curves: Mapping[str, Curve], key: str, level: Mapping[str, float]) -> Figure:
-    """Draw the accuracy against a swept key, whose axis is logarithmic where its settings span a factor of 16."""
+    """Draw the accuracy against a swept key, on a logarithmic axis if the settings span a factor of 16 or more."""
     every = [x for curve in curves.values() for x in curve.x]
     wide = min(every) > 0 and max(every) >= 16 * min(every)
     return lines(curves, key, "accuracy (%)", log_x=wide, level=level)
@@ -154,7 +154,7 @@ def stream(
 ) -> Figure:
     """Draw a line per curve over bands (name, first, last) of domains, with a cross where a curve's method collapsed.
 
-    Note: only bands that are wide enough for it are named.
+    Note: only bands that are wide enough get their name.
     """
     palette = colours(curves)
     with styled():
@@ -178,7 +178,7 @@ def stream(
 
 
 def monitored(streams: Mapping[str, StreamFacts]) -> Figure:
-    """Draw, per name, accuracy and its estimate with the interval, and under them the drift and found changes."""
+    """Draw, per name, accuracy and its estimate with the interval, and below them the drift and detected changes."""
     palette = colours(streams)
     with styled():
         figure, panels = _figure(4.4, {name: name for name in streams}, rows=2, columns=len(streams))
@@ -201,7 +201,7 @@ def monitored(streams: Mapping[str, StreamFacts]) -> Figure:
 
 
 def reliability(bins: Mapping[str, ReliabilityBins]) -> Figure:
-    """Draw a reliability diagram per name: accuracy in each bin of confidence, the gap to it, and the ECE.
+    """Draw a reliability diagram per name: accuracy per confidence bin, its gap to the mean confidence, and the ECE.
 
     Note: the opacity of a bar grows with the samples in its bin.
     """
@@ -291,7 +291,7 @@ def _figure(
     longest = max((len(label(text)) for text in (legend or {}).values()), default=0)
     across = max(1, min(_LEGEND_COLUMNS, len(legend or {}), _CHARACTERS // (longest + 5)))
     height += _LEGEND_ROW * math.ceil(len(legend or {}) / across)
-    # Not pyplot: it would keep every figure until it is closed, and ask for a screen.
+    # Not pyplot, which keeps every figure until it is closed and may need a display.
     figure = need("matplotlib.figure").Figure(figsize=(_WIDTH, height), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel().tolist()
     if legend:
@@ -321,7 +321,7 @@ def _plain_ticks(axis: Axis) -> None:
 
 
 def _whole(curves: Mapping[str, Curve]) -> bool:
-    """Whether all x are whole numbers."""
+    """Return whether all x are whole numbers."""
     return all(float(x).is_integer() for curve in curves.values() for x in curve.x)
 
 

@@ -1,4 +1,4 @@
-"""The page: everything in one HTML file, with its tables and figures also as files."""
+"""The report page: one self-contained HTML file, with its tables and figures also as separate files."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Difference:
 
     @property
     def outcome(self) -> str:
-        """``won``, ``lost``, or ``open`` where the interval contains 0."""
+        """``won``, ``lost``, or ``open`` if the interval contains 0."""
         return "won" if self.low > 0 else "lost" if self.high < 0 else "open"
 
     @property
@@ -48,9 +48,9 @@ Differences = Mapping[tuple[str, str], Difference]
 
 
 def compare_all(comparison: Comparison) -> Differences:
-    """Return every ordered pair of methods that have predictions on common images.
+    """Compare every ordered pair of methods that have predictions on common images.
 
-    Note: the level is Bonferroni-corrected: with 95 % all intervals hold at once.
+    Note: the level is Bonferroni-corrected, so that all intervals hold simultaneously at 95 %.
     """
     variants = comparison.variants
     common = {(a, b): _differences(variants[a], variants[b]) for a, b in combinations(variants, 2)}
@@ -68,8 +68,8 @@ def compare_all(comparison: Comparison) -> Differences:
 def mcnemar(only_first: int, only_second: int) -> float:
     """Return the mid-p two-sided p-value of McNemar's test.
 
-    Of the ``n = b + c`` images that only one method has right, ``b ~ Binomial(n, 1/2)`` if neither is better:
-    ``p = 2 P(X <= min(b, c)) - P(X = min(b, c))``; the observed outcome counts by half.
+    Of the ``n = b + c`` images that only one method gets right, ``b ~ Binomial(n, 1/2)`` if neither is better:
+    ``p = 2 P(X <= min(b, c)) - P(X = min(b, c))``; the observed outcome counts half.
     """
     from scipy.stats import binom
 

@@ -1,4 +1,4 @@
-"""The figures of a comparison; those without numbers are left out."""
+"""The figures of a comparison; those without data are left out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Plot:
 
 
 def plots_of(comparison: Comparison) -> list[Plot]:
-    """Return the figures for which the comparison has numbers.
+    """Return the figures for which the comparison has data.
 
     Note: a large sweep has more rows than there are colours; its figures with a colour per row are left out.
     """
@@ -56,7 +56,7 @@ def _by_domain(comparison: Comparison) -> Plot | None:
 
 
 def _over_epochs(comparison: Comparison) -> Plot | None:
-    """Return lines of the accuracy in each epoch; a method without epochs is a level."""
+    """Return lines of the accuracy in each epoch; a method without epochs is drawn as a level."""
     curves = _curves(comparison, lambda record: list(enumerate(record.info["epochs"], start=1)))
     averages = comparison.summary.averages
     level = {
@@ -74,7 +74,7 @@ def _over_epochs(comparison: Comparison) -> Plot | None:
 
 
 def _over_sweeps(comparison: Comparison) -> Iterator[Plot]:
-    """Yield a figure per swept key with numbers: the mean accuracy against it, a line per method and other settings."""
+    """Yield a figure per swept numeric key: the mean accuracy against it, a line per method and other settings."""
     averages = comparison.summary.averages
     found = {name: averages[name, "accuracy"] for name in comparison.variants if (name, "accuracy") in averages}
     swept = dict.fromkeys(key for name in found for key, _ in comparison.variants[name].settings)
@@ -98,7 +98,7 @@ def _over_sweeps(comparison: Comparison) -> Iterator[Plot]:
 
 
 def _band(curves: Mapping[str, Curve]) -> str:
-    """Return the words for the band around lines, where there is one."""
+    """Return the caption's words for the band around lines, if there is one."""
     return "; the band is one standard deviation over seeds" if any(c.std is not None for c in curves.values()) else ""
 
 
@@ -220,13 +220,13 @@ def _dimensions(comparison: Comparison) -> Iterator[Plot]:
 
 
 def _has_dimension(record: Record) -> bool:
-    """Whether a record holds the data of the dimension figure."""
+    """Return whether a record holds the data of the dimension figure."""
     curve, d = record.info.get("dimension"), record.info.get("d_target")
     return isinstance(d, int) and isinstance(curve, dict) and {"d", "target", "bound"} <= curve.keys()
 
 
 def _windows(record: Record) -> Iterable[tuple[float, float]]:
-    """Return the points of a stream; raise where the record has none, as for any damage."""
+    """Return the points of a stream; raise ValueError if the record has none, as for a damaged one."""
     facts = StreamFacts.of(record)
     if facts is None:
         raise ValueError("not a stream")

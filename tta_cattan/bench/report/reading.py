@@ -1,6 +1,6 @@
-"""Reading the results, configs and descriptions in the folders of runs, and what their records say of streams.
+"""Read the results, configs and descriptions in the folders of runs, and what their records say about streams.
 
-Gaps and damage are tolerated.
+Missing and damaged data is tolerated.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class StreamFacts:
 
     @classmethod
     def of(cls, record: Record) -> StreamFacts | None:
-        """Return the facts of a record, or None where it is not of a stream or is damaged."""
+        """Return the facts of a record, or None if it is not of a stream or is damaged."""
         try:
             info, n = record.info, int(record.metrics["n"])
             size, hits = int(info["windows"]["size"]), info["windows"]["correct"]
@@ -146,7 +146,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
 def _read_run(folder: Path) -> Run:
     """Return a run with one variant per method and settings: the latest that is finished, if any is.
 
-    Note: methods are compared on the same images, so results on files that were replaced since are left out.
+    Note: methods are compared on the same images, so results on files that have since been replaced are left out.
     """
     description = _read_mapping(folder / RUN_FILE)
     records = list(ResultsStore(folder).records())
@@ -177,9 +177,9 @@ def _read_run(folder: Path) -> Run:
 
 
 def _asked_order(description: Mapping[str, Any]) -> Callable[[Record], tuple[int, ...]]:
-    """Return the sorting key that brings records into the order of the run's rows and domains.
+    """Return the sort key that puts records in the order of the run's rows and domains.
 
-    Note: several processes finish them in any order. What the description does not name comes last, as it is.
+    Note: several processes finish them in any order. Records that the description does not name come last, unsorted.
     """
     paths = (("extra", "rows"), ("config", "CORRUPTION", "SEVERITY"), ("config", "CORRUPTION", "TYPE"))
     found = [_fact(description, *path) for path in paths]
@@ -194,7 +194,7 @@ def _asked_order(description: Mapping[str, Any]) -> Callable[[Record], tuple[int
 
 
 def _rank(variant: Variant, domains: Iterable[Domain]) -> tuple[bool, int]:
-    """Rank the variants of a method: finished on all ``domains`` before unfinished, these by the number of cells.
+    """Rank the variants of a method: finished on all ``domains`` above unfinished, the latter by number of cells.
 
     Note: an aborted trial of another configuration must not replace finished results.
     """

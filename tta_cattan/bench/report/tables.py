@@ -13,7 +13,7 @@ from tta_cattan.bench.results.table import MISSING, Entry, Table, mark_best, num
 from tta_cattan.methods import method_title
 
 _OVERVIEW = ("accuracy", "ece", "nll", "brier", "seconds", "peak_memory", "extra_bytes")
-_ELSEWHERE = ("n", "images_per_second")  # among the facts, and as seconds
+_ELSEWHERE = ("n", "images_per_second")  # shown among the facts, and as seconds
 
 
 def tables_of(comparison: Comparison, pairs: Differences) -> dict[str, Table]:
@@ -48,7 +48,7 @@ def _overview(comparison: Comparison) -> Table:
 
 
 def _times_source(comparison: Comparison) -> list[Entry]:
-    """Return each method's time as a multiple of the source model's; nothing where that is not known."""
+    """Return each method's time as a multiple of the source model's; an empty list if that is unknown."""
     averages = comparison.summary.averages
     base = averages.get((method_title("source"), "seconds"))
     if base is None or not base.mean:
@@ -58,7 +58,7 @@ def _times_source(comparison: Comparison) -> list[Entry]:
 
 
 def _domains(comparison: Comparison) -> Table:
-    """Return the accuracy on each domain; of a stream, on its domains, all visits of one together."""
+    """Return the accuracy on each domain; for streams, over all visits of each domain."""
     seeds = "Mean over seeds." if _several_seeds(comparison) else "One seed."
     if by_row := {name: _by_domain(streams) for name, streams in comparison.streams.items()}:
         domains = list(dict.fromkeys(domain for found in by_row.values() for domain in found))
@@ -73,7 +73,7 @@ def _domains(comparison: Comparison) -> Table:
 
 
 def _by_domain(streams: Iterable[StreamFacts]) -> dict[str, float]:
-    """Return the accuracy per domain that all streams have, all visits together, as the mean over them."""
+    """Return the mean over streams of the accuracy on each domain that all of them have, all visits together."""
     first, *others = streams
     shared = [domain for domain in first.domains if all(domain in facts.domains for facts in others)]
     return {domain: statistics.fmean(facts.domains[domain] for facts in (first, *others)) for domain in shared}

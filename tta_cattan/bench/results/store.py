@@ -88,7 +88,7 @@ def _typed(value: Any) -> str:
 
 
 def _hashable(value: Any) -> Any:
-    """Return ``value`` with tuples for lists."""
+    """Return ``value`` with lists as tuples; refuse a value that cannot be stored."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_hashable, value))
     if value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value)):
@@ -110,7 +110,7 @@ class Record:
     predictions: Mapping[str, NDArray[Any]] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # In the form in which they are read from the file, so that a record equals its round trip.
+        # Stored in the form in which they are read back, so that a record equals its round trip.
         metrics = {name: _metric(name, value, self.cell) for name, value in self.metrics.items()}
         object.__setattr__(self, "metrics", metrics)
         object.__setattr__(self, "info", json.loads(canonical_json(self.info, "info")))
@@ -188,7 +188,7 @@ class ResultsStore:
         return self._index.get((cell, fingerprint))
 
     def append(self, record: Record) -> None:
-        """Write ``record`` to the disk, its predictions first; it is there when this returns."""
+        """Write ``record`` to disk, its predictions first; it is durable when this returns."""
         if record.predictions is not None:
             from safetensors.numpy import save_file
 
@@ -236,7 +236,7 @@ class ResultsStore:
         return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
 
     def _read(self) -> dict[tuple[Cell, str], Record]:
-        """Return the records of the file, and warn once of each bad line."""
+        """Return the records in the file, and warn once about each bad line."""
         index: dict[tuple[Cell, str], Record] = {}
         reasons: dict[int, str] = {}
         with disk_errors("read", self.path):
@@ -275,7 +275,7 @@ def _acquire(lock: FileLock, folder: Path, holder: Path) -> None:
 
 
 def _is_torn(handle: int) -> bool:
-    """Whether the file's last line lacks its newline: a run was killed while writing it."""
+    """Return whether the file's last line lacks its newline: a run was killed while writing it."""
     if not os.lseek(handle, 0, os.SEEK_END):
         return False
     os.lseek(handle, -1, os.SEEK_END)

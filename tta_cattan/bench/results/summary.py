@@ -115,7 +115,7 @@ class Summary:
         return self._table([*self.domain_heads(), "avg"], [*columns, self.average_column(metric)])
 
     def to_text(self) -> str:
-        """Return a table for the terminal: accuracy per domain and on average, what streams have, the average ECE."""
+        """Return a table for the terminal: accuracy per domain and on average, stream metrics, and the average ECE."""
         of_streams = {metric: head for metric, head in _STREAM_HEADS.items() if metric in self.metrics}
         averages = [self.average_column(metric, " ({})") for metric in ("accuracy", *of_streams, "ece")]
         if of_streams:  # one column: the stream
@@ -165,7 +165,7 @@ class Summary:
 
 
 def summarise(records: Iterable[Record], expected: Iterable[Cell] | None = None) -> Summary:
-    """Summarise ``records``, a row per label, which hold each cell once.
+    """Summarise ``records``, one row per label; a cell must not occur under two fingerprints.
 
     Note: with ``expected``, its order is the table's order, and domains without results still count for averages.
     Without it, every method is expected on every domain with every seed seen.

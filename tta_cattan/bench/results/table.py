@@ -1,4 +1,4 @@
-"""A table of numbers and words, as Markdown, CSV, LaTeX and plain text."""
+"""A table of numbers and text, as Markdown, CSV, LaTeX and plain text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """Column heads and rows of entries, the first of which names the row; ``name`` is that of its files."""
+    """Column heads and rows of entries, the first of which names the row; ``name`` is used for its files."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Entry]]
@@ -94,7 +94,7 @@ def number(value: float | None, std: float | None = None, sign: str = "") -> Ent
 def mark_best(
     column: Sequence[Entry], best: Callable[[Sequence[float]], float], show: Callable[[float], str]
 ) -> list[Entry]:
-    """Mark the best entries of a column, and the second best if one of three or more is the best.
+    """Mark the best entries of a column, and the second best if a single one of three or more is the best.
 
     Note: entries that look alike share a mark, since no reader could tell them apart.
     """

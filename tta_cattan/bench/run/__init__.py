@@ -1,1 +1,1 @@
-"""Cells, the append-only results store, summaries, and what a result is (versions, hashes)."""
+"""Running a comparison: its plan of cells, what they share, their computation, and a dry run."""

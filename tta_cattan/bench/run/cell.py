@@ -1,4 +1,4 @@
-"""Computing one cell, with what it costs, and all of them one after the other."""
+"""Compute one cell and measure its cost, or all cells one after the other."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from tta_cattan.util.memory import give_back_freed_memory
 from tta_cattan.util.progress import progress
 
 _CLEAN = 1000  # samples without shift that a monitor is fitted to
-# Metrics that differ from one computation of a cell to the next.
+# Metrics that change when a cell is computed again.
 COST_METRICS = ("seconds", "images_per_second", "peak_memory")
 _PROC = Path("/proc/self")
-# What every method has, TENT too, and what is no part of the state that it adapts.
+# Not counted as stored: what every method has, TENT included, and what is not part of the state that it adapts.
 _COMMON = (torch.optim.Optimizer, Safety, type)
 
 
 class Fault(NamedTuple):
-    """A cell that a method of a host could not compute, and why."""
+    """A cell that a host's method could not compute, and why."""
 
     cell: Cell
     reason: str
 
 
 def run_cell(job: Job, setting: Setting) -> Record | Fault:
-    """Compute one cell: it depends on nothing but its config, its seed and the setting."""
+    """Compute one cell; the result depends only on its config, its seed and the setting."""
     try:
         return _record(job, setting)
     except HostError as fault:
@@ -78,7 +78,7 @@ def _record(job: Job, setting: Setting) -> Record:
             metrics, info = run_recovery(make, plain, setting.benchmark, stream, cfg, cell.seed, bar.update)
         return Record(cell, job.fingerprint, {**metrics, **meter.metrics(len(dataset))}, info)
     method = make()
-    # Data that is made or read at once is no cost of the method that comes first, nor is what torch loads for it.
+    # Started only now: data read eagerly, and what torch loads once, must not count as a cost of the first method.
     meter = Meter(setting.device)
     if cfg.TEST.PROTOCOL == "offline":
         part, epochs = _adapted_part(stream, cfg.TEST.ADAPT_EX, cell.seed), cfg.TEST.EPOCHS
@@ -121,7 +121,7 @@ def _run_stream_cell(job: Job, setting: Setting, make: Callable[[], AdaptationMe
 
 
 def _monitor(method: AdaptationMethod, clean: Dataset | None, job: Job, setting: Setting) -> Monitor:
-    """Return a monitor fitted to the first samples without shift; it only looks on."""
+    """Return a monitor fitted to the first samples without shift; it only observes."""
     if clean is None:
         raise UserError("STREAM.MONITOR needs data without shift, and this benchmark has none at hand: set it to False")
     cfg = job.cfg
@@ -140,7 +140,7 @@ def _adapted_part(stream: Stream, n: int, seed: int) -> Stream:
 
 
 def one_by_one(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:
-    """Yield the record of each cell, computed in this process in the order given; a row ends with its first fault."""
+    """Yield the record of each cell, computed in this process in the given order; a row stops at its first fault."""
     faulty = set()
     for job in jobs:
         if job.cell.label not in faulty:
@@ -151,7 +151,7 @@ def one_by_one(jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator
 
 
 class Meter:
-    """A stopwatch with an eye on memory, running from its creation on."""
+    """Measures time and peak memory from its creation on."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -160,13 +160,13 @@ class Meter:
             torch.cuda.reset_peak_memory_stats(device)
         else:
             give_back_freed_memory()
-            with suppress(OSError):  # Linux forgets the highest mark when asked to; elsewhere it is the process's
+            with suppress(OSError):  # Linux can reset the peak; elsewhere it is that of the whole process
                 (_PROC / "clear_refs").write_text("5")
 
     def metrics(self, images: int, earlier: float = 0.0) -> dict[str, float]:
-        """Return the seconds, images per second and, where the system tells it, the peak memory in bytes.
+        """Return the seconds, images per second and, where the system reports it, the peak memory in bytes.
 
-        ``earlier`` is the time that was spent before an interruption.
+        ``earlier`` is the time in seconds that was spent before an interruption.
         """
         seconds = earlier + time.perf_counter() - self._started
         cost = {"seconds": seconds, "images_per_second": images / seconds}
@@ -174,7 +174,7 @@ class Meter:
         return cost if peak is None else {**cost, "peak_memory": peak}
 
     def _peak_memory(self) -> int | None:
-        """Return the most bytes in use: those that torch gave out on a GPU, the process's resident set elsewhere."""
+        """Return the peak memory in bytes: torch's allocations on a GPU, the process's resident set elsewhere."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         with suppress(OSError):
@@ -190,9 +190,9 @@ class Meter:
 
 
 def stored_bytes(method: AdaptationMethod) -> int:
-    """Return the bytes of all tensors that a method holds, its model's included, its optimiser's and gradients' not.
+    """Return the bytes of all tensors that a method holds, including its model's but no optimiser state or gradients.
 
-    Note: what two attributes share counts once, and what only ``fold`` reads, alike in all methods, not at all.
+    Note: shared memory counts once; what only ``fold`` reads is the same in all methods and does not count.
     """
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(method, set())}
     return sum(storages.values())
@@ -200,15 +200,15 @@ def stored_bytes(method: AdaptationMethod) -> int:
 
 @lru_cache(maxsize=4)
 def tent_bytes(model: nn.Module) -> int:
-    """Return what TENT would keep for ``model``; of a model without normalisation layers it is the model alone."""
+    """Return the bytes that TENT would store for ``model``; without normalisation layers, the model's alone."""
     kept = copy_for_adaptation(model)
     return stored_bytes(Tent(kept) if affine_parameters(kept)[0] else Source(kept))
 
 
 def relative_cost(method: AdaptationMethod, source: nn.Module, x: Tensor) -> int:
-    """Return how many predictions of the source model one adapting forward costs, rounded up, in operations.
+    """Return the operations of one adapting forward in predictions of the source model, rounded up.
 
-    Note: operations, not seconds, so that the same config gives the same result on every machine. Nothing is changed.
+    Note: operations, not seconds, so that a config gives the same result on every machine. ``method`` is unchanged.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -27,11 +27,11 @@ from tta_cattan.methods import ADAPTATION_REGISTRY
 logger = logging.getLogger(__name__)
 
 _DIMENSION = 4
-_BATCHES, _SECONDS = 3, 2.0  # timed of each kind: so many, or fewer where they take longer than this
+_BATCHES, _SECONDS = 3, 2.0  # batches timed of each kind; fewer once they have taken this many seconds
 
 
 class Work(NamedTuple):
-    """The samples of each domain that is a result of its own (a stream is one), and one batch of them."""
+    """The number of samples behind each result (a domain, or a whole stream), and the inputs of one batch."""
 
     samples: Sequence[int]
     batch_size: int
@@ -39,19 +39,19 @@ class Work(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Seconds of a batch with and without adaptation (None: not known), and whether adapting is updating."""
+    """Seconds per batch with and without adaptation (None: unknown), and whether adapting updates parameters."""
 
     adapting: float | None
     predicting: float
     updates: bool = True
 
 
-# The work of one row: its results, the updates in all of them, and their seconds (NaN: not known).
+# The work of one row: the number of results, of updates in all of them, and of seconds (NaN: unknown).
 Estimate = tuple[int, int, float]
 
 
 def dry_run(rows: Sequence[Row]) -> str:
-    """Do all of a comparison that can fail on the user's side, write nothing, and return what would run."""
+    """Check everything in a comparison that the user can get wrong, write nothing, and return what would run."""
     benchmarks = check_rows(rows)
     rehearse_rows(rows, benchmarks)
     check_files(rows, benchmarks)
@@ -59,7 +59,7 @@ def dry_run(rows: Sequence[Row]) -> str:
 
 
 def describe(by_source: Mapping[str, tuple[Sequence[Row], Sequence[Benchmark]]]) -> str:
-    """Return what the comparisons would do, one per source domain ('' where there is none), a line per fact.
+    """Return what the comparisons would do, one per source domain ('' if there is none), as lines of text.
 
     Note: the methods are timed on the first source's data.
     """
@@ -119,7 +119,7 @@ def estimate(cfg: CfgNode, work: Work, timed: Timing) -> Estimate:
 
 
 def timing(cfg: CfgNode, benchmark: Benchmark, inputs: Tensor) -> Timing:
-    """Time a few batches of a method on its network, untrained."""
+    """Time a few batches of a method on its untrained network."""
     model = untrained_model(cfg, benchmark.num_classes, benchmark.family)
     if model is None:
         return Timing(None, 0.0)
@@ -142,12 +142,12 @@ def timing(cfg: CfgNode, benchmark: Benchmark, inputs: Tensor) -> Timing:
 
 
 def work_of(cfg: CfgNode, benchmark: Benchmark) -> Work:
-    """Return what one pass over the targets of a comparison is made of."""
+    """Return the work of one pass over the targets of a comparison."""
     if is_stream(cfg):
         whole = stream_of(cfg, benchmark, seeds(cfg)[0], resolve_device("cpu"))
         return Work([len(whole.plan)], whole.batch_size, next(iter(whole.batches()))[1].inputs)
     domains = benchmark.domains()
-    # The domains of a domain-adaptation benchmark differ in size; corruptions are of the same images.
+    # The domains of a domain-adaptation benchmark differ in size; corruptions share the same images.
     looked_at = domains if isinstance(benchmark, DomainBenchmark) else domains[:1]
     targets = [benchmark.target(domain, seeds(cfg)[0]) for domain in looked_at]
     samples = [len(target) for target in targets] if len(targets) == len(domains) else [len(targets[0])] * len(domains)
@@ -156,7 +156,7 @@ def work_of(cfg: CfgNode, benchmark: Benchmark) -> Work:
 
 
 def show_time(seconds: float) -> str:
-    """Return a time in the units one would say: ``48 s``, ``12 min``, ``3.5 h``."""
+    """Return a time in readable units: ``48 s``, ``12 min``, ``3.5 h``."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -173,7 +173,7 @@ def _line(label: str, found: Sequence[Estimate]) -> str:
 
 
 def _with_dimension(cfg: CfgNode) -> CfgNode:
-    """Return ``cfg`` with a fixed d where the method would choose it by a rule, which needs the trained model."""
+    """Return ``cfg`` with a fixed d if the method would choose it by a rule, which needs the trained model."""
     method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
     if "d" not in method.keys or method.value_in(cfg, "d"):
         return cfg
@@ -184,7 +184,7 @@ def _with_dimension(cfg: CfgNode) -> CfgNode:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Return the least time of ``work``; the first call, which pays for buffers, counts only if it takes long."""
+    """Return the shortest time of ``work``; the first call, which allocates buffers, counts only if it is slow."""
     found: list[float] = []
     while len(found) <= _BATCHES and sum(found) < _SECONDS:
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Gathering the results of several comparisons, training missing source models first; all source>target pairs."""
+"""Gather the results of several comparisons, such as all source>target pairs; train missing source models first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tta_cattan.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# The rows and their benchmarks by the source domain.
+# Rows and their benchmarks, by source domain.
 Sources = dict[str, tuple[Sequence[Row], Sequence[Benchmark]]]
 
 
@@ -36,7 +36,7 @@ def gather(
     sweeps: Sequence[Sweep] = (),
     pairs: bool = False,
 ) -> Outcome:
-    """Run what is missing of a study and return its results; with ``pairs``, each source>target pair is a column."""
+    """Compute a study's missing cells and return its results; with ``pairs``, each source>target pair is a column."""
     benchmark = domain_benchmark(load_cfg(path, overrides)) if pairs else None
     if benchmark is None:
         return run(plan_rows(path, overrides, methods, sweeps), train=True)
@@ -69,7 +69,7 @@ def plan_sources(
 
 
 def run_sources(benchmark: DomainBenchmark, by_source: Sources) -> Outcome:
-    """Run the comparison of each source, and return all results, with the pair as their domain."""
+    """Run the comparison of each source domain, and return all results, with the source>target pair as the domain."""
     records: list[Record] = []
     folders: dict[Path, None] = {}
     for source, (rows, _) in by_source.items():
@@ -89,7 +89,7 @@ def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str]
 
     A dry run returns what would run.
 
-    Note: a method that needs images has a row of dashes on features.
+    Note: on features, a method that needs images gets a row of dashes.
     """
     benchmark = _benchmark(load_cfg(path, overrides))
     names = [name.lower() for name in methods or [benchmark.cfg.MODEL.ADAPTATION]]
@@ -122,7 +122,7 @@ def run_pairs(path: str | Path, overrides: Sequence[Any], methods: Sequence[str]
 
 
 def published_of(benchmark: DomainBenchmark) -> PublishedTable | None:
-    """Return the paper's table of a benchmark; of features, that of the images with the same domains."""
+    """Return the paper's table of a benchmark; for features, that of the image benchmark with the same domains."""
     names = set(benchmark.short_names)
     alike = (
         name
@@ -147,7 +147,9 @@ def beside_published(summary: Summary, table: PublishedTable | None) -> Summary:
         for domain in summary.domains:
             if domain.name in row.accuracy:
                 cells[methods[-1], domain, "accuracy"] = Statistic(row.accuracy[domain.name] / 100, None, 1)
-        if {domain.name for domain in summary.domains} == set(row.accuracy):  # averages are of the same columns
+        if {domain.name for domain in summary.domains} == set(
+            row.accuracy
+        ):  # compare averages over the same columns only
             averages[methods[-1], "accuracy"] = Statistic(row.average / 100, None, 1)
             if row.ece is not None:
                 averages[methods[-1], "ece"] = Statistic(row.ece, None, 1)
@@ -165,7 +167,7 @@ def _benchmark(cfg: Any) -> DomainBenchmark:
 
 
 def _published_lines(table: PublishedTable | None) -> list[str]:
-    """Return the published table, where there is one, as lines of Markdown."""
+    """Return the published table, if there is one, as lines of Markdown."""
     if table is None or not table.columns:
         return []
     figures = {f"{method} (paper)": [*row.accuracy.values(), row.average] for method, row in table.rows.items()}

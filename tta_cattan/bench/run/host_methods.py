@@ -28,7 +28,7 @@ from tta_cattan.util.keys import Key
 logger = logging.getLogger(__name__)
 
 PREFIX = "host:"
-# What our config decides in the host's: the data, the stream, the batches and the network.
+# Keys of the host's config that ours overrides: the data, the stream, the batches and the network.
 _OURS = (
     "SETTING",
     "CORRUPTION.TYPE",
@@ -44,16 +44,16 @@ _borrowed: dict[str, list[str]] = {}  # names by the path of their checkout, for
 
 
 class HostMethod(AdaptationMethod):
-    """A method of the host behind the verbs of ours.
+    """A host's method behind the interface of ours.
 
     The host's class is built at the first batch: its augmentations need the size of the images. Its settings are the
-    checkout's own, ``conf.py`` and ``cfgs/<dataset>/<name>.yaml``, but for the data, the stream, the batch size and
-    the model, which are the comparison's.
+    checkout's own, ``conf.py`` and ``cfgs/<dataset>/<name>.yaml``, except for the data, the stream, the batch size and
+    the model, which the comparison sets.
     """
 
     node = "HOST"
     needs_images = True
-    resumable = False  # what the host's classes remember is in attributes of all kinds
+    resumable = False  # the host's classes keep their state in arbitrary attributes
     checkout: ClassVar[Checkout]
     name: ClassVar[str]
 
@@ -100,24 +100,24 @@ class HostMethod(AdaptationMethod):
 
     @classmethod
     def _settings(cls, cfg: CfgNode) -> CfgNode:
-        """Return the host's config with what ours decides."""
+        """Return the host's config with our values for the keys that ours overrides."""
         settings = cls._host_settings(cfg)
         ours, theirs = dict(leaves(cfg)), dict(leaves(settings))
         settings.merge_from_list([part for place in _OURS if place in theirs for part in (place, ours[place])])
         return settings
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
-        """Return nothing: the host has its own."""
+        """Return nothing: the host's method has its own."""
         return [], []
 
     def reset(self, keep_known: bool = False) -> None:
-        """Call the host's own ``reset``; a method that is not built yet is at its start."""
+        """Call the host's own ``reset``; a method that is not built yet is still in its source state."""
         self.safety.restart()
         if self.host is not None:
             self._asked(self.host.reset)  # type: ignore[operator]
 
     def forward(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
-        """Infer and adapt as the host's loop lets its method do it."""
+        """Predict and adapt as the host's own loop does."""
         logits = self._answer(self._built(x), x)
         self.safety.watch_classes(logits.argmax(1))
         return logits
@@ -125,15 +125,15 @@ class HostMethod(AdaptationMethod):
     forward_and_adapt = forward
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return what the method would answer, from a copy that is thrown away with its update."""
+        """Return the method's logits, computed by a copy that is discarded together with its update."""
         return self._answer(self._asked(_copied, self._built(x)), x)
 
     def describe(self) -> dict[str, Any]:
-        """Return the counts of the safety, and which host it was."""
+        """Return the safety counts and the version of the host."""
         return {**self.safety.describe(), "host": self.checkout.version}
 
     def fold(self) -> nn.Module:
-        """Refuse: where the adapted network is, only the host's method knows."""
+        """Refuse: only the host's method knows where its adapted network is."""
         raise UserError(f"{PREFIX}{self.name}: a method of the host cannot be folded")
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class HostMethod(AdaptationMethod):
         return self.host
 
     def _build(self, x: Tensor) -> nn.Module:
-        """Build the host's method on a model of its own; what it draws at random follows torch's seed."""
+        """Build the host's method on its own copy of the model; its random draws follow torch's seed."""
         from torchvision.transforms import CenterCrop, Compose
 
         seed = torch.initial_seed() % 2**32
@@ -157,7 +157,7 @@ class HostMethod(AdaptationMethod):
         if not file.is_file():
             logger.warning("%s%s: there is no %s: the defaults of the host's conf.py hold", PREFIX, self.name, file)
         model: Any = copy.deepcopy(self.source_model)  # which may share memory with the source model of other cells
-        # From it the host learns the size of the images; its inputs are normalised inside the model, as ours are.
+        # The host reads the image size from it; its inputs are normalised inside the model, as ours are.
         model.model_preprocess = Compose([CenterCrop(tuple(x.shape[-2:]))])
         self.checkout.source_loader = self._source_loader
         with self.checkout.on_stage():
@@ -165,7 +165,7 @@ class HostMethod(AdaptationMethod):
             return method(cfg=self.settings, model=model, num_classes=self.num_classes)
 
     def _source_loader(self, *given: Any, batch_size: int, num_samples: int = -1, **others: Any) -> tuple[Any, Any]:
-        """Return the benchmark's source data, at most ``num_samples`` drawn at random, and their batches."""
+        """Return the benchmark's source data, at most ``num_samples`` drawn at random, and a loader for it."""
         benchmark = benchmark_of(self.cfg)
         if not benchmark.has_source():
             raise HostError(f"it needs source data, and {benchmark.name} has none here: set DATA.SOURCE_DIR")
@@ -179,7 +179,7 @@ class HostMethod(AdaptationMethod):
             return self._asked(host, x).detach().float()
 
     def _asked(self, call: Any, *given: Any) -> Any:
-        """Call the host's code; whatever it raises is its fault, in one line."""
+        """Call the host's code; turn any error into a one-line HostError."""
         try:
             return call(*given)
         except HostError as fault:
@@ -189,10 +189,10 @@ class HostMethod(AdaptationMethod):
 
 
 def _copied(host: nn.Module) -> nn.Module:
-    """Return a copy of the host's method, with the attributes that its optimizers add (SAR's has another inside).
+    """Return a copy of the host's method, with the attributes that its optimizers add (SAR's wraps another one).
 
     Optimizers are copied by what they pickle, which leaves these attributes out. Scripted functions (CoTTA's) cannot be
-    copied, and need not be.
+    copied and are shared.
     """
     memo: dict[int, Any] = {id(value): value for value in vars(host).values() if isinstance(value, ScriptFunction)}
     twin = copy.deepcopy(host, memo)
@@ -204,7 +204,7 @@ def _copied(host: nn.Module) -> nn.Module:
 
 
 def borrow(path: str, names: Sequence[str]) -> dict[str, str]:
-    """Register the host's methods ``names`` as ``host:NAME``; return those that cannot be, with the reason."""
+    """Register the host's methods ``names`` as ``host:NAME``; return those that cannot be imported, with the reason."""
     checkout = Checkout(path)
     left_out = {}
     for name in names:
@@ -215,7 +215,7 @@ def borrow(path: str, names: Sequence[str]) -> dict[str, str]:
             continue
         title = cls.__name__ if cls.__name__.lower() == name else name
         made: Any = type("HostMethod", (HostMethod,), {"checkout": checkout, "name": name, "title": f"{title} (host)"})
-        made.keys = {"options": _OPTIONS}  # its others are in the host's config
+        made.keys = {"options": _OPTIONS}  # all other options are in the host's config
         if PREFIX + name not in ADAPTATION_REGISTRY:
             ADAPTATION_REGISTRY.register(PREFIX + name)(made)
             _borrowed.setdefault(path, []).append(name)
@@ -223,5 +223,5 @@ def borrow(path: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def borrowed() -> dict[str, list[str]]:
-    """Return the names of the host's methods that are registered, by the path of their checkout."""
+    """Return the names of the registered host methods, by the path of their checkout."""
     return {path: list(names) for path, names in _borrowed.items()}

@@ -1,4 +1,4 @@
-"""Computing cells elsewhere: in worker processes of this machine, or one cell per task on Ray."""
+"""Compute cells elsewhere: in worker processes on this machine, or one cell per task on Ray."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Home(NamedTuple):
         return cls(str(Path.cwd()), versions(), imported_modules(), borrowed())
 
     def enter(self) -> None:
-        """Make this process a worker, on one thread; one with other versions would give results that are no peers."""
+        """Make this process a one-threaded worker; refuse other package versions, which make results incomparable."""
         here = versions()
         for name, version in self.versions.items():
             if here[name] != version:
@@ -55,7 +55,7 @@ class Home(NamedTuple):
                     f"a worker on {platform.node()} has {name} {here[name]} and the driver {version}: install the same "
                     "versions on every node"
                 )
-        if Path(self.folder).is_dir():  # relative paths of the config are the driver's
+        if Path(self.folder).is_dir():  # paths in the config are relative to the driver's folder
             os.chdir(self.folder)
         torch.set_num_threads(1)
         keep_freed_memory()
@@ -73,11 +73,11 @@ class ProcessLauncher:
     def __call__(self, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:
         if not jobs:
             return
-        # It is pickled here, because torch would hand over tensors as open files.
+        # Pickled here, because torch would pass tensors on as open files.
         beginning = pickle.dumps((dict(settings), Home.here()))
         context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
         steps = context.SimpleQueue()
-        running: dict[int, tuple[float, str]] = {}  # by the worker's id: the part that is done, and the cell's name
+        running: dict[int, tuple[float, str]] = {}  # by worker id: the fraction done and the cell's name
         pool = ProcessPoolExecutor(min(self.workers, len(jobs)), context, _begin, (beginning, steps))
         pending = {pool.submit(_work, job) for job in jobs}
         try:
@@ -96,7 +96,7 @@ class ProcessLauncher:
                 "command to resume"
             ) from error
         finally:
-            if pending:  # after an error nobody is waited for
+            if pending:  # after an error, wait for no worker
                 for process in set(multiprocessing.active_children()) - others:
                     process.kill()
             pool.shutdown(cancel_futures=True)
@@ -108,16 +108,16 @@ def usable_cpus() -> int:
 
 
 _settings: dict[str, Setting] = {}  # of a worker process
-_steps: Any = None  # where it tells how far it is; None at the end of a cell
+_steps: Any = None  # queue for a worker's progress; None at the end of a cell
 
 
 def _begin(beginning: bytes, steps: Any) -> None:
-    """Make this process a worker; it ends with its parent, however that ends."""
+    """Make this process a worker that ends with its parent, however that ends."""
     global _steps
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     relay_progress(lambda *step: steps.put((os.getpid(), step)))
-    settings, home = pickle.loads(beginning)  # of this run: nothing from outside is unpickled
+    settings, home = pickle.loads(beginning)  # from this run: nothing from outside is unpickled
     _settings.update(settings)
     _steps = steps
     home.enter()
@@ -137,15 +137,16 @@ def _work(job: Job) -> Record | Fault:
 
 
 _STARTS = 3
-_RETRIES = 3  # lost workers that one cell may cost; an error of the cell itself is not tried again
+_RETRIES = 3  # of a cell whose worker is lost; an error of the cell itself is not retried
 
 
 @dataclass(frozen=True)
 class RayLauncher:
     """Computes each cell as one Ray task on one CPU thread (and one GPU, where the device is CUDA).
 
-    ``address=None`` starts Ray on this machine for the time of the run, with ``workers`` processes (default: one per
-    CPU). The driver keeps the results; a task only returns its record. What is missing is told at construction.
+    ``address=None`` starts Ray on this machine for the duration of the run, with ``workers`` processes (default: one
+    per CPU). The driver stores the results; a task only returns its record. The constructor raises a UserError if Ray
+    is not installed or the address does not answer.
     """
 
     address: str | None = None
@@ -172,12 +173,12 @@ class RayLauncher:
 
 
 def _init_ray(ray: ModuleType, options: dict[str, Any], tries: int) -> None:
-    """Start or join Ray; it gives up starting after 30 seconds, which a busy machine may need a second time."""
+    """Start or join Ray, in up to ``tries`` attempts: Ray gives up after 30 seconds, too few on a busy machine."""
     for left in reversed(range(tries)):
         try:
             ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
             return
-        except Exception as error:  # a bare Exception is what Ray raises where it does not come up in time
+        except Exception as error:  # Ray raises a bare Exception if it does not start in time
             ray.shutdown()
             if not left:
                 raise UserError(
@@ -187,7 +188,7 @@ def _init_ray(ray: ModuleType, options: dict[str, Any], tries: int) -> None:
 
 def import_ray() -> ModuleType:
     """Return Ray, or say how to install it."""
-    # Read when it is imported; nothing about a run leaves the machine unless its owner has asked for that.
+    # Ray reads it at import; no usage statistics leave the machine unless its owner has asked for that.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -197,7 +198,7 @@ def import_ray() -> ModuleType:
 
 
 def _check_answers(address: str) -> None:
-    """Refuse an address at which nobody listens: Ray itself would try for minutes and then end the process."""
+    """Refuse an address at which nothing listens: Ray itself would try for minutes and then end the process."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise UserError(f"--address {address!r}: give HOST:PORT of a Ray cluster, or 'auto' for the one on this node")
@@ -208,8 +209,8 @@ def _check_answers(address: str) -> None:
 
 
 def _finished(ray: ModuleType, jobs: Sequence[Job], settings: Mapping[str, Setting]) -> Iterator[Record | Fault]:
-    """Submit every cell and yield the records in the order in which they come."""
-    shared: dict[int, Any] = {}  # by identity: rows that share a model or a subspace share the one copy of it
+    """Submit every cell and yield the records as they finish."""
+    shared: dict[int, Any] = {}  # by id: rows that share a model or a subspace share one copy of it
 
     def put(value: Any) -> Any:
         if id(value) not in shared:
@@ -234,7 +235,7 @@ def _finished(ray: ModuleType, jobs: Sequence[Job], settings: Mapping[str, Setti
 
 
 def _result(ray: ModuleType, reference: Any, cell: Cell) -> Record | Fault:
-    """Return the record of a task, or raise what ended it: the user's own mistake as such, a lost worker as one."""
+    """Return the record of a task, or raise its error; a task's UserError and a lost worker are UserErrors."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:

@@ -1,4 +1,4 @@
-"""Log lines in TENT's format, which progress bars do not tear."""
+"""Logging in TENT's format, above the progress bars."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _FileHandler(logging.FileHandler):
-    """Appends to the log file; a full disk costs one notice, not a traceback per line."""
+    """Appends to the log file; a full disk causes one notice, not a traceback per line."""
 
     _failed = False
 
@@ -43,7 +43,7 @@ class _FileHandler(logging.FileHandler):
 
 
 def setup_logging(folder: str | os.PathLike[str] | None = None, destination: str = "log.txt") -> logging.Logger:
-    """Send the package's log lines to the console and, where a folder is given, to a file in it; return the logger.
+    """Send the package's log lines to the console and, if a folder is given, to a file in it; return the logger.
 
     Note: lines do not reach the root logger, so that a library that configures it cannot print them a second time.
     """
@@ -65,7 +65,7 @@ def setup_logging(folder: str | os.PathLike[str] | None = None, destination: str
 
 
 def reset_logging() -> None:
-    """Undo ``setup_logging``: close and remove its handlers, leave a user's own alone."""
+    """Undo ``setup_logging``: close and remove its handlers, but leave the user's own alone."""
     for handler in list(_LOGGER.handlers):
         if isinstance(handler, (_ConsoleHandler, _FileHandler)):
             _LOGGER.removeHandler(handler)
@@ -76,5 +76,5 @@ def reset_logging() -> None:
 
 
 def error_line(label: str, accuracy: float) -> str:
-    """Return TENT's line for one domain, ``error % [gaussian_noise5]: 12.34%``: people's scripts parse it."""
+    """Return TENT's line for one domain, ``error % [gaussian_noise5]: 12.34%``, which existing scripts parse."""
     return f"error % [{label}]: {1 - accuracy:.2%}"

@@ -29,7 +29,7 @@ from tta_cattan.methods import ADAPTATION_REGISTRY
 from tta_cattan.util.errors import UserError
 
 _FIT = "it is fixed when a subspace is fitted; make files with `tta-cattan fit-source` and sweep CATTAN.SOURCE_BASIS"
-# What one run has one of, what has an option of its own, and what a file in CKPT_DIR would silently overrule.
+# Keys that have one value per run or an option of their own, or that a file in CKPT_DIR would silently override.
 _REFUSED = {
     "SOURCE.PER_CLASS": _FIT,
     "DATA.SOURCE_DIR": _FIT,
@@ -39,22 +39,22 @@ _REFUSED = {
     "LOG_DEST": "a run has one log",
 }
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[(]*[\])])")
-# What decides the value of a cell besides the weights, the subspace and the files, which are known by their hashes.
+# Roles of the keys that decide a cell's value, besides the weights, the subspace and the files, which are hashed.
 _DECIDING = ("data", "model", "method", "protocol")
-# Without a stream, each domain is a result of its own and these decide nothing.
+# Without a stream, each domain is a result of its own and these keys have no effect.
 _OF_STREAMS = {"SETTING", "STREAM.ROUNDS", "STREAM.IMBALANCE", "STREAM.WAITS", "TEST.DELTA_DIRICHLET"}
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A key and the texts of its settings."""
+    """A key and its settings, as text."""
 
     key: str
     settings: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> Sweep:
-        """Return the sweep that ``KEY=a,b,c`` spells; a setting that is itself a list stands in brackets."""
+        """Return the sweep that ``KEY=a,b,c`` spells; a setting that is itself a list is given in brackets."""
         key, equals, settings = text.partition("=")
         values = tuple(value.strip() for value in _COMMA_OUTSIDE_BRACKETS.split(settings))
         if not equals or not all(values):
@@ -66,7 +66,7 @@ class Sweep:
 
 
 def parse_sweeps(texts: Iterable[str], overrides: Sequence[Any] = ()) -> list[Sweep]:
-    """Return one sweep per text, refusing a key that is given twice, in sweeps or also as an override."""
+    """Return one sweep per text; refuse a key that is given in two sweeps, or in a sweep and as an override."""
     sweeps: list[Sweep] = []
     for text in texts:
         sweep = Sweep.parse(text)
@@ -77,7 +77,7 @@ def parse_sweeps(texts: Iterable[str], overrides: Sequence[Any] = ()) -> list[Sw
 
 
 def sweeps_of(method: str, sweeps: Iterable[Sweep]) -> list[Sweep]:
-    """Return the sweeps that ``method`` can notice: the keys of other methods alone would only repeat it."""
+    """Return the sweeps over keys that ``method`` reads: sweeping another method's keys would only repeat it."""
     own = own_keys(method)
     return [sweep for sweep in sweeps if sweep.key in own]
 
@@ -115,9 +115,9 @@ class Job:
 def plan_rows(
     path: str | Path | None, overrides: Sequence[Any], methods: Sequence[str], sweeps: Sequence[Sweep] = ()
 ) -> list[Row]:
-    """Return the rows of a comparison: each method, under each combination of the settings that concern it.
+    """Return the rows of a comparison: each method under each combination of the settings of keys that it reads.
 
-    Note: a method's config is its own file beside ``path`` where there is one, else the folder's ``base.yaml``, else
+    Note: a method's config is its own file beside ``path`` if there is one, else the folder's ``base.yaml``, else
     ``path``: ``--methods tent,cattan --cfg cfgs/imagenet_c/cattan.yaml`` gives TENT the settings of ``tent.yaml``.
     """
     rows = []
@@ -141,7 +141,7 @@ def plan_rows(
 
 
 def check_read(overrides: Sequence[Any], rows: Sequence[Row]) -> None:
-    """Refuse a key of the command line that no row reads: it would silently change nothing."""
+    """Refuse a command-line key that no row reads: it would silently have no effect."""
     own = {place for row in rows for place in own_keys(row.method)}
     cfg = rows[0].cfg
     dataset = BENCHMARK_REGISTRY.get(cfg.CORRUPTION.DATASET)
@@ -167,12 +167,12 @@ def check_read(overrides: Sequence[Any], rows: Sequence[Row]) -> None:
 def _method_files(
     path: str | Path | None, overrides: Sequence[Any], methods: Sequence[str]
 ) -> list[tuple[str, str | Path | None]]:
-    """Return each method's registered name and the file that speaks for it."""
+    """Return each method's registered name and its config file."""
     own = load_cfg(path).MODEL.ADAPTATION.lower()
     files = []
     for method in methods or [load_cfg(path, overrides).MODEL.ADAPTATION]:
         ADAPTATION_REGISTRY.get(method)
-        # A file speaks for the method that it names, whatever stands beside it.
+        # A file is the config of the method that it names, whatever files are beside it.
         candidates = [] if method.lower() == own else [f"{method.lower()}.yaml", "base.yaml"]
         beside = [file for name in candidates if path and (file := Path(path).with_name(name)).is_file()]
         files.append((method.lower(), beside[0] if beside else path))
@@ -184,7 +184,7 @@ def cell_fingerprint(
 ) -> str:
     """Return the fingerprint of everything that could change a result of ``cfg``'s method.
 
-    Note: the keys of other methods are left out, so that changing one method repeats no cell of another.
+    Note: the keys of other methods are left out, so that changing one method recomputes no cell of another.
     """
     own = {**SHARED, **method_keys(cfg.MODEL.ADAPTATION)}
     deciding = {place for place, declared in own.items() if declared.role in _DECIDING}
@@ -206,12 +206,12 @@ def cell_fingerprint(
 
 
 def is_stream(cfg: CfgNode) -> bool:
-    """Whether all domains are one stream, and one cell."""
+    """Return whether all domains form one stream, and thus one cell."""
     return cfg.SETTING != RESET_EACH_SHIFT
 
 
 def protocol_name(cfg: CfgNode) -> str:
-    """Return the name of how the data is seen: the setting of a stream, or the protocol."""
+    """Return the name under which the protocol is shown: the setting of a stream, otherwise TEST.PROTOCOL."""
     return cfg.SETTING if is_stream(cfg) else cfg.TEST.PROTOCOL
 
 
@@ -220,6 +220,6 @@ def seeds(cfg: CfgNode) -> list[int]:
 
 
 def plan_cells(row: Row, domains: Sequence[Domain]) -> list[Cell]:
-    """Return a row's cells, by domain, then seed; a stream is one cell per seed, named after it."""
+    """Return a row's cells, by domain, then seed; a stream is one cell per seed, named after its setting."""
     targets = [Domain(protocol_name(row.cfg))] if is_stream(row.cfg) else domains
     return [Cell(row.method, d.name, d.severity, seed, row.changes) for d in targets for seed in seeds(row.cfg)]

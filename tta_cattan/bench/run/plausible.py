@@ -1,4 +1,4 @@
-"""Set-ups that run and cannot be right: told before the first cell, with the likely cause."""
+"""Warn of set-ups that run but cannot be right, before the first cell and with the likely cause."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SAMPLES, _DOMAINS = 128, 16
-# Of Subspace.distance. On clean images it was 0.03 at most, with a wrong normalisation 0.5 and more, under severe
-# corruptions up to 1.3.
+# Thresholds of Subspace.distance. On clean images it was at most 0.03, with a wrong normalisation at least 0.5, under
+# severe corruptions up to 1.3.
 _FAR, _FAR_WHEN_SHIFTED = 0.3, 3.0
-# Deviations of the signed-rank statistic: on clean CIFAR-10 images in BGR it was 4.0 at least (40 draws of 128), in RGB
-# thus -4.0 at most.
+# Threshold of the signed-rank statistic in standard deviations: on clean CIFAR-10 images in BGR it was at least 4.0
+# (40 draws of 128), thus at most -4.0 in RGB.
 _BETTER = 3.0
 _CAUSES = (
     "the input normalisation (inside the model?), images in [0, 255], BGR, the order of the labels, a checkpoint of "
@@ -38,9 +38,9 @@ _BGR = "the images are in BGR order, or the model was trained on it"
 
 @torch.no_grad()
 def warn_of_wrong_setup(cfg: CfgNode, setting: Setting) -> None:
-    """Look at the least shifted data at hand, and log a warning for what cannot be right; nothing is changed.
+    """Check the setting on the least shifted data available, and log a warning for what cannot be right.
 
-    Those are clean samples where the benchmark has them, otherwise some of every domain.
+    The data are clean samples if the benchmark has them, otherwise some of up to 16 domains. Nothing is changed.
     """
     clean, inputs, labels = _sample(setting.benchmark, setting.device)
     which = "clean" if clean else "target"
@@ -54,8 +54,8 @@ def warn_of_wrong_setup(cfg: CfgNode, setting: Setting) -> None:
     logits = _logits(model, inputs)
     correct, chance = int((logits.argmax(1) == labels).sum()), len(labels) / setting.benchmark.num_classes
     at_chance = correct <= chance + math.sqrt(chance)
-    # A wrong normalisation can leave a third right: on clean data any network that is mostly wrong is looked at. The
-    # order of the channels costs less, and is tried on all.
+    # A wrong normalisation can leave a third of the predictions right: on clean data any network that is mostly wrong
+    # is examined. The wrong channel order costs less accuracy, so it is always tried.
     if at_chance or (clean and 2 * correct < len(labels)):
         cause = _likely_cause(setting, inputs, logits.argmax(1), labels)
     else:
@@ -76,7 +76,7 @@ def warn_of_wrong_setup(cfg: CfgNode, setting: Setting) -> None:
 
 
 def _sample(benchmark: Benchmark, device: torch.device) -> tuple[bool, Tensor, Tensor]:
-    """Return whether they are clean, and the inputs and labels of some samples, drawn evenly."""
+    """Return whether the samples are clean, their inputs and their labels, drawn evenly from the domains."""
     clean = benchmark.clean()
     domains = benchmark.domains()
     some = domains[:: -(-len(domains) // _DOMAINS)]
@@ -84,7 +84,7 @@ def _sample(benchmark: Benchmark, device: torch.device) -> tuple[bool, Tensor, T
     each = -(-_SAMPLES // len(datasets))
     found = []
     for dataset in datasets:
-        one_by_one = Stream(dataset, 1, 0, device)  # a batch of several could be of different sizes
+        one_by_one = Stream(dataset, 1, 0, device)  # the samples of a larger batch could differ in size
         found += list(one_by_one.only(range(min(each, len(one_by_one)))))
     alike = [one for one in found if one.inputs.shape == found[0].inputs.shape]
     labels = torch.cat([one.labels for one in alike]).to(device)
@@ -103,7 +103,7 @@ def signed_rank(differences: Tensor) -> float:
 
 
 def _swapped_channels(setting: Setting, inputs: Tensor, logits: Tensor, labels: Tensor) -> str:
-    """Say that the images seem to be in BGR where the labels are clearly more likely with the channels swapped."""
+    """Return a BGR diagnosis if the labels are clearly more likely with swapped channels, else an empty string."""
     if not (setting.benchmark.images and inputs.ndim == 4 and inputs.shape[1] == 3):
         return ""
     swapped = _logits(setting.loaded.model, inputs.flip(1))
@@ -113,7 +113,7 @@ def _swapped_channels(setting: Setting, inputs: Tensor, logits: Tensor, labels: 
 
 
 def _likely_cause(setting: Setting, inputs: Tensor, predicted: Tensor, labels: Tensor) -> str:
-    """Return the mistake whose repair makes far more predictions right, if one does; otherwise an empty string."""
+    """Return the mistake whose repair makes far more predictions right, or an empty string if there is none."""
     model, benchmark = setting.loaded.model, setting.benchmark
     found: dict[str, float] = {}
     for cause, repaired in _repairs(inputs) if benchmark.images and inputs.ndim == 4 else ():
@@ -131,7 +131,7 @@ def _seems(cause: str, otherwise: float) -> str:
 
 
 def _repairs(x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield what may be wrong with images, and images in which it is not."""
+    """Yield each mistake that images may have, and the images with that mistake repaired."""
     yield "the images are in [0, 255] where the model takes [0, 1]", x / 255
     yield "the model takes images in [0, 255]", x * 255
     if x.shape[1] == 3:

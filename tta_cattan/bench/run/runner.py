@@ -1,4 +1,4 @@
-"""Running a comparison: what is missing is computed, what is there is used again."""
+"""Run a comparison: compute missing results and reuse finished ones."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tta_cattan.util.progress import progress
 logger = logging.getLogger(__name__)
 
 _LONGEST_SWEEP = 120  # characters; file systems allow 255 for the whole name
-# Jobs and the setting of each row -> their records, as they are finished.
+# Jobs and the setting of each row -> their records, as they finish.
 Launcher = Callable[[Sequence[Job], Mapping[str, Setting]], Iterator[Record | Fault]]
 
 
 class Outcome(NamedTuple):
-    """What a comparison found: its rows, their results, and the folders of these."""
+    """The outcome of a comparison: its rows, their results, and the folders of the results."""
 
     rows: Sequence[Row]
     summary: Summary
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 
 
 def run(rows: Sequence[Row], launcher: Launcher = one_by_one, train: bool = False) -> Outcome:
-    """Compute what is missing of a comparison; with ``train``, source models that take hours are trained first."""
+    """Compute the missing cells of a comparison; with ``train``, first train missing source models that take hours."""
     benchmarks = check_rows(rows)
     rehearse_rows(rows, benchmarks)
     if train:
@@ -123,7 +123,7 @@ def write_description(
             "protocol": protocol_name(first),
             "seeds": seeds(first),
             "model_origin": setting.loaded.origin,
-            "rows": [row.label for row in rows],  # in their order; the keys of a mapping are sorted
+            "rows": [row.label for row in rows],  # in order, whereas the keys of a mapping are sorted
             "fingerprints": dict(fingerprints),
             "models": {label: one.loaded.sha256 for label, one in settings.items()},
             "sweep": {row.label: dict(row.changes) for row in rows if row.changes},
@@ -158,7 +158,7 @@ def about_data(cfg: CfgNode, records: Sequence[Record], model: str) -> str:
 
 
 def _warn(rows: Sequence[Row], settings: Mapping[str, Setting]) -> None:
-    """Warn once per source model, data and subspace of what cannot be right."""
+    """Warn of set-ups that cannot be right, once per source model, data and subspace."""
     looked: set[tuple[str, int, str | None]] = set()
     for row in rows:
         setting = settings[row.label]
@@ -171,9 +171,9 @@ def _warn(rows: Sequence[Row], settings: Mapping[str, Setting]) -> None:
 def _jobs(
     rows: Sequence[Row], settings: Mapping[str, Setting], fingerprints: Mapping[str, str], folder: Path
 ) -> list[Job]:
-    """Return the jobs of all cells, whose fingerprints add the identity of the domain's files, if any, to the row's.
+    """Return the jobs of all cells; a fingerprint is that of the row plus the identity of the domain's files, if any.
 
-    Note: per domain, so that another corruption in the same folder repeats no cell of the first.
+    Note: the identity is per domain, so that adding a corruption to a folder recomputes no cell of the others.
     """
     known: dict[tuple[int, Domain], str] = {}
     jobs = []
@@ -195,9 +195,9 @@ def _data_identity(cfg: CfgNode, benchmark: Benchmark, domain: Domain) -> str:
 def _compute(
     jobs: Sequence[Job], store: ResultsStore, settings: Mapping[str, Setting], launcher: Launcher
 ) -> dict[str, str]:
-    """Compute the cells that the store lacks, and log each domain's error in TENT's format once it is whole.
+    """Compute the cells that the store lacks, and log each domain's error in TENT's format once all seeds are done.
 
-    Return the rows that a method of a host could not compute, with the reason.
+    Return the rows that a host's method could not compute, with the reasons.
     """
     left_out: dict[str, str] = {}
     there = {job.cell: stored for job in jobs if (stored := store.find(job.cell, job.fingerprint))}
@@ -218,7 +218,7 @@ def _compute(
                 continue
             if cell in missing:
                 _keep(record, missing[cell].cfg, settings[cell.label].benchmark, store)
-            bar.update()  # after an interruption it raises, so the result is on the disk by now
+            bar.update()  # raises after Ctrl-C, so the result must be on disk by now
             if lost := record.info.get("lost"):
                 logger.warning(
                     "%s on %s: %d of %d outputs are not finite and count as wrong",
@@ -237,10 +237,10 @@ def _compute(
 
 
 def _keep(record: Record, cfg: CfgNode, benchmark: Benchmark, store: ResultsStore) -> None:
-    """Write a result to the disk, and remove its checkpoint.
+    """Write a result to disk, and remove its checkpoint.
 
-    Note: the files are identified before the run and read during it. A result of files that changed in between belongs
-    to neither, so it is refused.
+    Note: the files are identified before the run and read during it. If they changed in between, the result belongs to
+    neither version, so it is refused.
     """
     cell = record.cell
     unchanged = record.fingerprint.endswith(_data_identity(cfg, benchmark, cell.target))

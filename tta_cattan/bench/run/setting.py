@@ -1,4 +1,4 @@
-"""What the cells of a row share (data, source model, subspace), and a rehearsal of each method before anything long."""
+"""What the cells of a row share (data, source model, subspace), and a rehearsal of each method before long work."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from tta_cattan.methods import ADAPTATION_REGISTRY, AdaptationMethod, setup_mode
 from tta_cattan.util.errors import UserError, first_line
 from tta_cattan.util.files import sha256_tensors
 
-# What the rows of one comparison have in common, unless it is swept.
+# Roles of the keys that are the same in all rows of a comparison, unless they are swept.
 _SHARED_ROLES = ("data", "model", "weights", "protocol", "selection", "place", "seed")
-# What the data and the source model depend on: rows of a sweep that differ in nothing else share both.
+# Roles of the keys that the data and the source model depend on: rows that agree in these share both.
 _SOURCE_ROLES = ("data", "model", "weights", "selection", "place")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The data, the source model and, for a method that needs it, the source subspace or the source's moments."""
+    """The data, the source model and, for a method that needs it, the source subspace or source moments."""
 
     benchmark: Benchmark
     loaded: LoadedModel
@@ -53,7 +53,7 @@ class Setting:
 
 
 def check_rows(rows: Sequence[Row]) -> list[Benchmark]:
-    """Check all that can be checked before anything is computed, and return the benchmark of each row."""
+    """Check everything that can be checked before computing anything, and return the benchmark of each row."""
     benchmarks: dict[Any, Benchmark] = {}
     for row in rows:
         cfg, key = row.cfg, _data_key(row)
@@ -71,7 +71,7 @@ def check_rows(rows: Sequence[Row]) -> list[Benchmark]:
 
 
 def is_defined(method: str, benchmark: Benchmark) -> bool:
-    """Whether a method can take the inputs of a benchmark: IP transforms images, and features are none."""
+    """Return whether a method can take a benchmark's inputs: IP transforms images, so it cannot take features."""
     return benchmark.images or not ADAPTATION_REGISTRY.get(method).needs_images
 
 
@@ -86,7 +86,7 @@ def check_files(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
 
 
 def prepare_settings(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> list[Setting]:
-    """Load or train the source model and find or fit the source subspace of each row; what is alike is shared."""
+    """Load or train the source model and find or fit the source subspace of each row, sharing identical ones."""
     models: dict[Any, LoadedModel] = {}
     by_hash: dict[str, LoadedModel] = {}
     settings = []
@@ -105,7 +105,7 @@ def prepare_settings(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> li
 
 
 def subspace_hash(subspace: Subspace | SourceMoments | None) -> str | None:
-    """Return the hash of all that a method reads of a subspace, or of the source's moments."""
+    """Return the hash of everything that a method reads from a subspace or from source moments."""
     if subspace is None:
         return None
     if isinstance(subspace, SourceMoments):
@@ -115,13 +115,13 @@ def subspace_hash(subspace: Subspace | SourceMoments | None) -> str | None:
 
 
 def _data_key(row: Row) -> str:
-    """Return what tells the data and source model of a row from those of the others."""
+    """Return a key that is the same for rows with the same data and source model."""
     deciding = shared_keys(*_SOURCE_ROLES)
     return repr([change for change in row.changes if change[0] in deciding])
 
 
 def check_alike(first: Row, other: Row) -> None:
-    """Refuse to compare methods whose files ask for other data, another model or another protocol."""
+    """Refuse to compare methods whose configs ask for different data, models or protocols."""
     one, two = dict(leaves(first.cfg)), dict(leaves(other.cfg))
     swept = dict(other.changes)
     for key in shared_keys(*_SHARED_ROLES):
@@ -133,9 +133,9 @@ def check_alike(first: Row, other: Row) -> None:
 
 
 def rehearse_rows(rows: Sequence[Row], benchmarks: Sequence[Benchmark]) -> None:
-    """Build each method on its model, untrained, and let that predict the first two target samples.
+    """Build each method on its untrained model, and check that the model takes the first two target samples.
 
-    Note: RobustBench builds some of its models with their weights only; these are left for later.
+    Note: RobustBench builds some of its models only together with their weights; these are checked later.
     """
     probed = set()
     for row, benchmark in zip(rows, benchmarks, strict=True):
@@ -152,7 +152,7 @@ def rehearse(
 ) -> AdaptationMethod:
     """Build the method of ``cfg`` on a copy of ``model``, whatever its weights, and return it.
 
-    Note: a source subspace that is yet to be fitted is stood in for by one of as many directions as it will have.
+    Note: for a source subspace that is yet to be fitted, a stand-in with as many directions is used.
     """
     method = ADAPTATION_REGISTRY.get(cfg.MODEL.ADAPTATION)
     if method.needs_source_subspace(cfg) and subspace is None:
@@ -160,7 +160,7 @@ def rehearse(
         if choice == "auto":
             subspace = _stand_in(cfg, model, benchmark)
         else:
-            # The model may be untrained still; whether a file is of the trained one is seen when that is there.
+            # The model may still be untrained; whether the file matches the trained model is checked later.
             kind = Subspace if method.source_argument == "source_subspace" else SourceMoments
             subspace = kind.load(choice).without_model()
     return setup_model(copy.deepcopy(model), cfg, benchmark.num_classes, subspace)
@@ -173,7 +173,7 @@ def first_inputs(benchmark: Benchmark) -> Tensor:
 
 @torch.no_grad()
 def check_inputs(cfg: CfgNode, model: nn.Module, inputs: Tensor) -> None:
-    """Refuse a model that cannot take the inputs, with its own words for it."""
+    """Refuse a model that cannot take the inputs, quoting its own error."""
     try:
         model.eval()(inputs)
     except (RuntimeError, ValueError, AssertionError) as error:
@@ -195,6 +195,6 @@ def _stand_in(cfg: CfgNode, model: nn.Module, benchmark: Benchmark) -> Subspace 
     layer, centered = method.value_in(cfg, "layer"), method.value_in(cfg, "centering") != "none"
     inputs = first_inputs(benchmark) if layer else None
     _, dim, rows = feature_place(cfg, model, benchmark, inputs)
-    # Without source data the subspace comes in a file, whose size is seen when it is read.
+    # Without source data the subspace comes from a file, whose size is checked when it is read.
     d = min(dim, rows * benchmark.source_count(cfg.SOURCE.PER_CLASS)) if benchmark.has_source() else dim
     return Subspace(torch.eye(dim, d), torch.ones(d), torch.zeros(dim), d, centered, layer=layer)

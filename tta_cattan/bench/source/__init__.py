@@ -1,1 +1,1 @@
-"""What belongs to the source domain: its model and its subspace, made once and kept."""
+"""The model and the subspace of the source domain, computed once and cached."""

@@ -1,4 +1,4 @@
-"""Sharing work among the processes of ``torchrun``."""
+"""Share work among the processes of ``torchrun``."""
 
 from __future__ import annotations
 

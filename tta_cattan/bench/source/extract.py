@@ -1,4 +1,4 @@
-"""Running a frozen encoder over the domains of a benchmark: in shards, distributed, resumable."""
+"""Run a frozen encoder over the domains of a benchmark: in shards, distributed, resumable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DECODER = ("decoder_", "mask_token")
 
 
 class Share(NamedTuple):
-    """What one process did of a domain: shards made and kept, images encoded, seconds."""
+    """One process's work on a domain: shards written and kept, images encoded, seconds."""
 
     made: int
     kept: int
@@ -50,7 +50,7 @@ def load_encoder(cfg: CfgNode) -> LoadedModel:
     """Return ``MODEL.ARCH`` without its classifier, for images in [0, 1].
 
     Its weights are those of ``MODEL.CKPT_PATH`` or, without one, those that timm or torchvision fetch. Its features are
-    what its classifier would receive: the class token of MAE's transformers.
+    the input of its classifier: for MAE's transformers, the class token.
     """
     arch, path = cfg.MODEL.ARCH, cfg.MODEL.CKPT_PATH
     check_arch(arch, None)
@@ -68,7 +68,7 @@ def load_encoder(cfg: CfgNode) -> LoadedModel:
 
 @torch.no_grad()
 def feature_dim(encoder: LoadedModel, image_size: int) -> int:
-    """Return the length of the encoder's features; refuse images of a size it does not take."""
+    """Return the dimension of the encoder's features; refuse an image size that it does not take."""
     device = next(encoder.model.parameters()).device
     try:
         features = encoder.model(torch.zeros(1, 3, image_size, image_size, device=device))
@@ -139,7 +139,7 @@ def extract_domain(
 def encode(
     cfg: CfgNode, encoder: LoadedModel, dataset: Dataset, done: Callable[[int], object]
 ) -> tuple[np.ndarray, Sequence[int]]:
-    """Return the features (float32) and labels of a data set, in its order; ``done`` is told the size of each batch."""
+    """Return the features (float32) and labels of a data set, in order; call ``done`` with the size of each batch."""
     device = resolve_device(cfg.DEVICE)
     features, labels = [], []
     for batch in Stream(dataset, cfg.TEST.BATCH_SIZE, None, device, cfg.TEST.NUM_WORKERS):

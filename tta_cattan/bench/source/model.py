@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 def source_model(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
     """Return the source model of a run: loaded by name, or the one trained by the config's recipe.
 
-    Note: a network that takes a minute is trained on the spot; for others the user is told the command.
+    Note: a network that trains in a minute is trained on the spot; for others, the error names the command.
     """
     if _trained_architecture(cfg) is None:
         return load_model(cfg, benchmark.num_classes, benchmark.family)
@@ -68,8 +68,8 @@ def ensure_trained(cfg: CfgNode, benchmark: Benchmark) -> None:
 def train_source(cfg: CfgNode, benchmark: Benchmark) -> LoadedModel:
     """Return the network ``MODEL.ARCH`` trained on the benchmark's source data, from its file if that exists.
 
-    Note: the file's name holds a fingerprint of all that determines its weights, so a changed recipe trains again; the
-    file itself holds their hash, so changed weights are noticed.
+    Note: the file's name holds a fingerprint of everything that determines its weights, so a changed recipe trains
+    again; the file itself holds their hash, so changed weights are detected.
     """
     architecture = _trained_architecture(cfg)
     if architecture is None:
@@ -111,7 +111,7 @@ def trained_path(cfg: CfgNode, benchmark: Benchmark) -> Path:
 
 
 def describe_training(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
-    """Return all that determines the weights of a trained source model."""
+    """Return everything that determines the weights of a trained source model."""
     if not benchmark.has_source():
         raise UserError(f"MODEL.ARCH = {cfg.MODEL.ARCH!r} is trained on source data, and {benchmark.name} has none")
     architecture, init = find_architecture(cfg.MODEL.ARCH), cfg.SOURCE.INIT
@@ -125,7 +125,7 @@ def describe_training(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
 
 
 def validation_accuracy(path: str | Path) -> float | None:
-    """Return the accuracy on held-out source data that a trained model's file records, if it does."""
+    """Return the accuracy on held-out source data that is recorded in a trained model's file, or None."""
     recorded = _metadata(Path(path)).get("validation_accuracy")
     return None if recorded is None else float(recorded)
 
@@ -150,7 +150,7 @@ _SAVE_EVERY = 60.0  # seconds between two checkpoints
 
 @dataclass(frozen=True)
 class Recipe:
-    """All settings of a training: the keys of ``SOURCE``, and the seed."""
+    """All settings of a training run: the keys of ``SOURCE``, and the seed."""
 
     epochs: int
     lr: float
@@ -188,7 +188,7 @@ class Recipe:
 
 
 def power_decay(t: float) -> float:
-    """Return SHOT's factor of the learning rate, ``(1 + 10 t)^-0.75``, after the fraction ``t`` of the training."""
+    """Return SHOT's learning rate factor, ``(1 + 10 t)^-0.75``, after the fraction ``t`` of the training."""
     return (1 + 10 * t) ** -0.75
 
 
@@ -219,10 +219,10 @@ class SourceStreams:
 def train_classifier(
     model: nn.Module, streams: SourceStreams, recipe: Recipe, checkpoint: Path, identity: Mapping[str, Any]
 ) -> float | None:
-    """Train ``model`` and return its accuracy on the held-out part (None without one), whose best epoch is kept.
+    """Train ``model``, keep the epoch that is best on the held-out part, and return that accuracy (None without one).
 
-    Note: a killed training of the same ``identity`` resumes from ``checkpoint`` with the same result, bit for bit,
-    where the device's arithmetic is deterministic, as the CPU's is. The caller deletes it once the result is saved.
+    Note: a killed run of the same ``identity`` resumes from ``checkpoint`` with the same result, bit for bit, if the
+    device's arithmetic is deterministic, as the CPU's is. The caller deletes it once the result is saved.
     """
     training = _Training(model, streams, recipe)
     training.resume(checkpoint, identity)
@@ -242,7 +242,7 @@ def train_classifier(
 
 
 class _Training:
-    """The state of a training: all of it goes into a checkpoint."""
+    """The state of a training run, all of which goes into a checkpoint."""
 
     def __init__(self, model: nn.Module, streams: SourceStreams, recipe: Recipe) -> None:
         self.model, self.streams, self.recipe = model, streams, recipe
@@ -296,7 +296,7 @@ class _Training:
         return None if self.best is None else self.best[0]
 
     def save(self, checkpoint: Path, identity: Mapping[str, Any]) -> None:
-        """Write all that the rest of the training depends on."""
+        """Write everything that the rest of the training depends on."""
         state = {
             "of": json.dumps(identity, sort_keys=True),
             "epoch": self.epoch,

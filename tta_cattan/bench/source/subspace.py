@@ -1,4 +1,4 @@
-"""What a run needs of its source: CATTAn's subspace or the moments of CATTAn-F, found or fitted."""
+"""What a run needs from its source domain: CATTAn's subspace or CATTAn-F's moments, loaded or fitted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def fit_source_subspace(
         )
     provenance = {**describe_fit(cfg, loaded, benchmark, len(data)), "layer": place}
     checkpoint = _checkpoint(path, workers)
-    # A checkpoint counts batches: it is of this fit only where the batches are the same.
+    # A checkpoint counts batches, so it belongs to this fit only if the batches are the same.
     identity = {**provenance, "batch": cfg.TEST.BATCH_SIZE, "seed": cfg.RNG_SEED, "from": cfg.DATA.SOURCE_DIR}
     of = json.dumps(identity, sort_keys=True)
     moments, done = _resume(checkpoint, of, FeatureMoments(dim, device))
@@ -79,7 +79,7 @@ def fit_source_subspace(
         moments.update(rows.float())
         done += 1
         if time.monotonic() - saved > _SAVE_EVERY:
-            # Nothing is folded in beforehand: when this is called depends on the clock, and the sums must not.
+            # The waiting rows are not folded in first: when this runs depends on the clock, and the sums must not.
             sums = {"mean": moments.mean, "scatter": moments.scatter, "waiting": moments.waiting()}
             save_state(checkpoint, {"of": of, "done": done, "count": moments.count, **sums})
             saved = time.monotonic()
@@ -88,7 +88,7 @@ def fit_source_subspace(
 
 
 def fit_moments(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> SourceMoments:
-    """Take the moments of the benchmark's source data: of as many images, in seeded order, as are enough."""
+    """Compute the moments of the benchmark's source data, from up to ``ENOUGH_IMAGES`` images in seeded order."""
     data = per_class(benchmark.source(), cfg.SOURCE.PER_CLASS, cfg.RNG_SEED)
     stream = Stream(data, cfg.TEST.BATCH_SIZE, cfg.RNG_SEED, resolve_device(cfg.DEVICE), cfg.TEST.NUM_WORKERS)
     enough = range(min(len(stream), -(-ENOUGH_IMAGES // cfg.TEST.BATCH_SIZE)))
@@ -100,7 +100,7 @@ def fit_moments(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Sour
 
 
 def forward_method(cfg: CfgNode) -> type[CATTAnForward] | None:
-    """Return the class of the config's method if it needs the source's moments."""
+    """Return the class of the config's method if it needs source moments, else None."""
     method = method_class(cfg.MODEL.ADAPTATION)
     return method if issubclass(method, CATTAnForward) else None
 
@@ -112,10 +112,10 @@ def aligning_method(cfg: CfgNode) -> type[CATTAn]:
 
 
 def feature_place(cfg: CfgNode, model: nn.Module, benchmark: Benchmark, inputs: Tensor | None) -> tuple[str, int, int]:
-    """Return the module whose features are aligned, their number, and how many rows of them a sample gives.
+    """Return the module whose features are aligned, their dimension, and the number of feature rows per sample.
 
-    It is the classifier, whose input they are, or the config's ``LAYER``, whose output they are; that layer's is
-    known only from a pass over a few ``inputs``.
+    The module is the classifier, whose input is aligned, or the config's ``LAYER``, whose output is; the dimension of
+    the latter is known only from a pass over a few ``inputs``.
     """
     layer = aligning_method(cfg).value_in(cfg, "layer")
     if layer and inputs is not None:
@@ -126,7 +126,7 @@ def feature_place(cfg: CfgNode, model: nn.Module, benchmark: Benchmark, inputs: 
 
 
 def remove_checkpoint(path: Path, workers: Workers = ALONE) -> None:
-    """Delete the checkpoint of a fit, once its result is on the disk."""
+    """Delete the checkpoint of a fit, once its result is on disk."""
     _checkpoint(path, workers).unlink(missing_ok=True)
 
 
@@ -135,7 +135,7 @@ def _checkpoint(path: Path, workers: Workers) -> Path:
 
 
 def describe_fit(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark, n: int) -> dict[str, Any]:
-    """Return the provenance of a subspace: model, data, number of samples, versions."""
+    """Return the provenance of a subspace or of moments: model, data, number of samples, versions."""
     return {
         "model": cfg.MODEL.ARCH,
         "weights_sha256": sha256_weights(loaded.model),
@@ -169,7 +169,7 @@ def reduce_moments(moments: FeatureMoments, workers: Workers) -> FeatureMoments:
 
 
 def _resume(checkpoint: Path, of: str, moments: FeatureMoments) -> tuple[FeatureMoments, int]:
-    """Return the sums so far and the number of batches in them; none where the checkpoint is of another fit."""
+    """Return the sums so far and the number of batches in them, 0 without a checkpoint of this fit."""
     state = load_state(checkpoint, of)
     if state is None:
         return moments, 0
@@ -184,9 +184,9 @@ _MODEL_ALONE = ("classifier", "none")
 
 
 def source_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Subspace | SourceMoments | None:
-    """Return what the method's ``SOURCE_BASIS`` or ``SOURCE_MOMENTS`` names: a file's, or the kept or newly fitted one.
+    """Return the subspace or moments that ``SOURCE_BASIS`` or ``SOURCE_MOMENTS`` names, fitting them if necessary.
 
-    Note: None stands for "classifier" and "none", which need nothing but the model.
+    Note: None stands for "classifier" and "none", which need only the model.
     """
     choice = source_choice(cfg)
     if choice in _MODEL_ALONE:
@@ -195,13 +195,13 @@ def source_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> 
 
 
 def source_choice(cfg: CfgNode) -> str:
-    """Return the value of the key that says where the method's knowledge of the source comes from."""
+    """Return the value of the method's ``SOURCE_BASIS`` or ``SOURCE_MOMENTS``."""
     forward = forward_method(cfg)
     return forward.value_in(cfg, "source_moments") if forward else aligning_method(cfg).value_in(cfg, "source_basis")
 
 
 def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Subspace | SourceMoments:
-    """Return the subspace or the moments of a model from the file in CKPT_DIR, or fit and keep them."""
+    """Return the subspace or moments of a model from the file in CKPT_DIR, or fit and save them."""
     path = auto_path(cfg, loaded, benchmark)
     if path.is_file():
         return _read(cfg, loaded, path)
@@ -219,7 +219,7 @@ def kept_subspace(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Su
 
 
 def default_path(cfg: CfgNode, loaded: LoadedModel) -> Path:
-    """Return where the subspace or the moments of a model are kept in CKPT_DIR."""
+    """Return the path of a model's subspace or moments in CKPT_DIR."""
     return _place(cfg, sha256_weights(loaded.model))
 
 
@@ -232,9 +232,9 @@ def _place(cfg: CfgNode, weights: str) -> Path:
 
 
 def auto_path(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Path:
-    """Return where "auto" looks: the default place, or a separate one if the config asks for other source images.
+    """Return the path for "auto": the default path, or a separate one if the config asks for other source images.
 
-    Note: a config that says nothing about them uses whatever file `fit-source` wrote.
+    Note: a config that does not specify them uses whatever file `fit-source` wrote.
     """
     path, asked = default_path(cfg, loaded), _asked(cfg, benchmark)
     if not asked:
@@ -247,7 +247,7 @@ def auto_path(cfg: CfgNode, loaded: LoadedModel, benchmark: Benchmark) -> Path:
 
 
 def check_source_basis(cfg: CfgNode, benchmark: Benchmark) -> None:
-    """Check what ``SOURCE_BASIS`` or ``SOURCE_MOMENTS`` needs, as far as that is possible without the model."""
+    """Check what ``SOURCE_BASIS`` or ``SOURCE_MOMENTS`` needs, as far as possible without the model."""
     choice = source_choice(cfg)
     if choice == "auto":
         wanted = _place(cfg, "*")
@@ -277,7 +277,7 @@ def require_source_data(cfg: CfgNode, benchmark: Benchmark, path: Path) -> None:
 
 
 def _asked(cfg: CfgNode, benchmark: Benchmark) -> dict[str, Any]:
-    """Return what the config says about the source images beyond the defaults, in the terms of the provenance."""
+    """Return the config's settings of source images that are not defaults, under the keys of the provenance."""
     asked: dict[str, Any] = {}
     if cfg.SOURCE.PER_CLASS:
         asked |= {"per_class": cfg.SOURCE.PER_CLASS, "seed": cfg.RNG_SEED}
@@ -296,9 +296,9 @@ def _artefact(cfg: CfgNode) -> type[Subspace] | type[SourceMoments]:
 
 
 def _read(cfg: CfgNode, loaded: LoadedModel, path: Path) -> Subspace | SourceMoments:
-    """Return the subspace or the moments in a file; what was fitted for another model is refused.
+    """Return the subspace or moments in a file; refuse what was fitted for another model.
 
-    Note: a file of the user's own making names no model; its dimensions are checked when it is used.
+    Note: a file that names no model, such as a user's own, only gets a warning; its shape is checked when it is used.
     """
     found = _artefact(cfg).load(path)
     kind = "moments" if forward_method(cfg) else "subspace"

@@ -1,8 +1,8 @@
 """The 15 common corruptions of ImageNet-C and CIFAR-10-C, and the 4 extra ones, at severities 1 to 5.
 
 Written from the definitions of the operations, with numpy, scipy and pillow; the strengths are those of the published
-benchmarks. The random draws are our own, so the images have the same distribution as the published ones and are not
-the same images. Note: ImageNet-C was stored as JPEG files of quality 85 afterwards, which is not done here.
+benchmarks. The random draws are our own, so the images have the same distribution as the published ones but are not
+the same images. Note: ImageNet-C was stored as JPEG files of quality 85 afterwards, which only `make` does here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def corrupt_batch(images: ByteImage, name: str, severity: int, *, strengths: Tab
 
 
 def corruption(name: str, severity: int, strengths: TableName) -> Callable[[ByteImage, np.random.Generator], ByteImage]:
-    """Return the corruption of an 8-bit RGB image (height, width, 3) at a severity, with its random generator."""
+    """Return a corruption at a severity, as a function of an 8-bit RGB image (height, width, 3) and a generator."""
     function = getattr(functions, chosen("corruption", name, (*COMMON, *EXTRA)))
     chosen("severity", str(severity), tuple(map(str, SEVERITIES)))
     strength = STRENGTHS[strengths][name][severity - 1]

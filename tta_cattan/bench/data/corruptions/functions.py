@@ -1,4 +1,4 @@
-"""The 19 corruptions as functions of a float image, a random generator and strengths, and what they are made of."""
+"""The 19 corruptions as functions of a float image, a random generator and strengths, and their building blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FloatImage: TypeAlias = NDArray[np.float64]  # in [0, 1]
 ByteImage: TypeAlias = NDArray[np.uint8]
 _TAN_22_5 = np.sqrt(2) - 1
 # Measured on 224-pixel crops of the five photographs behind ImageNet-C: their grey mean (112 to 203 of 255), the
-# standard deviation within a crop (35 for the darkest, 16 to 20 for the brightest), and what tells blue from grey.
+# standard deviation within a crop (35 for the darkest, 16 to 20 for the brightest), and their blue tint against grey.
 _GREY_MEAN = (0.40, 0.86)
 _CONTRAST = (0.135, 0.055)
 _TINT = np.array([-0.065, 0.005, 0.060])
@@ -36,7 +36,7 @@ def shot_noise(image: FloatImage, rng: np.random.Generator, photons: float) -> F
 
 
 def impulse_noise(image: FloatImage, rng: np.random.Generator, amount: float) -> FloatImage:
-    """Replace a share ``amount`` of the values by 0 or 1, each channel on its own."""
+    """Replace a fraction ``amount`` of the values by 0 or 1, each channel on its own."""
     hit = rng.random(image.shape) < amount
     return np.where(hit, rng.random(image.shape) < 0.5, image)
 
@@ -52,7 +52,7 @@ def gaussian_blur(image: FloatImage, _rng: np.random.Generator, sigma: float) ->
 
 
 def defocus_blur(image: FloatImage, _rng: np.random.Generator, radius: float, alias_blur: float) -> FloatImage:
-    """Convolve with the disk that a point out of focus becomes."""
+    """Convolve with the disk into which a point out of focus spreads."""
     return convolve(image, disk_kernel(radius, alias_blur))
 
 
@@ -150,7 +150,7 @@ def plasma_fractal(side: int, decay: float, rng: np.random.Generator) -> FloatIm
     step = side
 
     def settle(first: FloatImage, first_axis: int, second: FloatImage, second_axis: int) -> FloatImage:
-        """Return the noisy mean of two grids and of their neighbours, one back in the first, one on in the second."""
+        """Return the noisy mean of two grids and their neighbours: one back in the first, one ahead in the second."""
         neighbours = first + np.roll(first, 1, first_axis) + second + np.roll(second, -1, second_axis)
         return neighbours / 4 + rng.uniform(-amplitude, amplitude, size=neighbours.shape)
 
@@ -172,7 +172,7 @@ def grow_texture(shape: tuple[int, int], scale: float, rng: np.random.Generator)
     """Return a bluish-white texture of needles in three directions 60 degrees apart, as ice crystals grow.
 
     The brightest of three fields of needles wins, and clouds lie over them; `_ice_power` has their spectra. Mean,
-    contrast and tint are drawn anew for each texture, as the photographs differ.
+    contrast and tint are drawn separately for each texture, because the photographs differ.
     """
     power = _ice_power(shape, scale, rng.uniform(0, np.pi))
     waves = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((4, *shape))) * np.sqrt(power), s=shape)
@@ -189,7 +189,7 @@ def grow_texture(shape: tuple[int, int], scale: float, rng: np.random.Generator)
 def _ice_power(shape: tuple[int, int], scale: float, angle: float) -> FloatImage:
     """Return the power spectra of the needles across three directions (``f ** -2.4``) and of the clouds (``f ** -4``).
 
-    Note: the photographs are shrunk by sampling, so all the frequencies that fall on one another add up.
+    Note: the photographs are shrunk by subsampling, so all aliased frequencies add up.
     """
     aliases = np.arange(-math.floor(0.5 / scale), math.floor(0.5 / scale) + 1)
     fy = scale * (np.fft.fftfreq(shape[0])[:, None] + aliases[:, None, None, None])
@@ -368,7 +368,7 @@ def streak(image: FloatImage, radius: float, sigma: float, angle: float) -> Floa
     """Blur along one direction: ``sum_i k_i image[p + round(i u)]``, ``k_i ~ exp(-i^2 / 2 sigma^2)``, ``i = 0..2r``.
 
     ``u`` is the unit vector at ``angle`` degrees from the x axis towards the bottom. The half-sided kernel and the
-    repeated border pixels are those of ImageMagick's motion blur, which made the published benchmarks.
+    repeated border pixels are those of ImageMagick's motion blur, which produced the published benchmarks.
     """
     steps = np.arange(2 * math.ceil(radius) + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
@@ -420,14 +420,14 @@ def canny(image: ByteImage, low: float, high: float) -> NDArray[np.bool_]:
 
 
 def _is_peak(strength: NDArray[np.float64], gx: NDArray[np.float64], gy: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Tell where the gradient is larger than at both neighbours along its direction, to the nearest 45 degrees."""
+    """Return where the gradient is larger than at both neighbours along its direction, to the nearest 45 degrees."""
     padded = np.pad(strength, 1)
     height, width = strength.shape
 
     def at(down: int, right: int) -> NDArray[np.float64]:
         return padded[1 + down : 1 + down + height, 1 + right : 1 + right + width]
 
-    # One strict comparison and one not keep a plateau of two equal pixels as an edge of one.
+    # One strict and one non-strict comparison keep a plateau of two equal pixels as an edge of one.
     along_x = (strength > at(0, -1)) & (strength >= at(0, 1))
     along_y = (strength > at(-1, 0)) & (strength >= at(1, 0))
     falling = (strength > at(-1, -1)) & (strength > at(1, 1))
@@ -438,7 +438,7 @@ def _is_peak(strength: NDArray[np.float64], gx: NDArray[np.float64], gy: NDArray
 
 
 def equalise(image: ByteImage) -> ByteImage:
-    """Spread grey levels evenly: ``255 (C(v) - C(v0)) / (1 - C(v0))``, C their cumulative share, v0 the lowest."""
+    """Spread grey levels evenly: ``255 (C(v) - C(v0)) / (1 - C(v0))``, C their cumulative fraction, v0 the lowest."""
     counts = np.bincount(image.ravel(), minlength=256)
     lowest = counts[image.min()]
     if lowest == image.size:

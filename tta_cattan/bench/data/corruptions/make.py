@@ -1,6 +1,6 @@
-"""Corrupting whole data sets: in parallel, resumable, each image the same whatever the order.
+"""Corrupt whole data sets: in parallel, resumable, each image the same whatever the order.
 
-A folder of corrupted images holds the recipe that it was made by, so that two recipes never mix in it.
+A folder of corrupted images holds the recipe that it was made with, so that two recipes never mix in it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ T = TypeVar("T")
 RECIPE_FILE = "corruptions.json"
 _MOST_CLASSES = 256  # labels.npy is uint8
 _JPEG_QUALITY = 85  # ImageNet-C's files are stored with it
-CIFAR_ROWS = 10000  # per severity in CIFAR-C's files; other frameworks' loaders count on it
+CIFAR_ROWS = 10000  # per severity in CIFAR-C's files; other frameworks' loaders rely on it
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to make of every image."""
+    """What to generate from every image."""
 
     corruptions: Sequence[str]
     severities: Sequence[int]
@@ -70,17 +70,17 @@ def corrupt_folder(images: Path, out: Path, task: Task) -> tuple[int, int]:
 def corrupt_array_file(images: Path, out: Path, task: Task) -> tuple[int, int]:
     """Write ``out/<corruption>.npy`` and ``labels.npy`` for an ``.npz`` file with n images; return (made, kept).
 
-    A file has n rows for each of the five severities, or CIFAR-C's 10,000 where the task is ``padded``.
+    A file has n rows for each of the five severities, or CIFAR-C's 10,000 if the task is ``padded``.
 
     Note: the rows of missing severities, and of padding, are zero. ``labels.npy`` has the true number of images, so
-    that padding is never taken for images.
+    that padding is never mistaken for images.
     """
     x, y = read_npz(images, ("x", "y"))
     check_images(images, x, y, _MOST_CLASSES)
     x, y = x[:CIFAR_ROWS], y[:CIFAR_ROWS]
     keep_recipe(out, task.recipe(), [images], images.parent, [out / f"{name}.npy" for name in task.corruptions])
     save_array(out / "labels.npy", y.astype(np.uint8))
-    save_array(out / "clean.npy", x)  # what a method forgets is measured on it
+    save_array(out / "clean.npy", x)  # on which forgetting is measured
     todo = [name for name in task.corruptions if _absent_severities(out / f"{name}.npy", x, task)]
     for _ in _parallel(partial(_corrupt_array, x, out, task), todo, task.workers, "corrupting arrays"):
         pass
@@ -139,7 +139,7 @@ def _shape(x: np.ndarray, task: Task) -> tuple[int, ...]:
 
 
 def _open_rows(path: Path, wanted: tuple[int, ...]) -> np.ndarray:
-    """Memory-map the rows of an existing file; refuse one of other images."""
+    """Memory-map the rows of an existing file; refuse one of another shape."""
     rows = open_npy(path, "remove it or choose another output folder")
     if rows.shape != wanted:
         raise UserError(f"{path} exists with the shape {rows.shape}, not {wanted}: choose another output folder")
