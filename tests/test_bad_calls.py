@@ -150,7 +150,7 @@ CALLS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a transformation that fits nowhere": (lambda: IP(net(), width=10**9), ["width = 1000000000", "[1, 1024]"]),
     # batches
     "an empty batch": (lambda: Tent(net())(IMAGES[:0]), ["an empty batch"]),
-    "an array for a batch": (lambda: Tent(net())(IMAGES.numpy()), ["a batch is a ndarray", "torch.as_tensor"]),
+    "an array for a batch": (lambda: Tent(net())(IMAGES.numpy()), ["a batch has the type ndarray", "torch.as_tensor"]),
     "a trace of a method": (lambda: torch.jit.trace(Norm(net()), IMAGES), ["Norm cannot be traced", "Trace fold()"]),
     "no batches": (lambda: CATTAn(net(), source_subspace=SUBSPACE, d=2).prepare([]), ["0 sample(s)"]),
     "too few samples": (

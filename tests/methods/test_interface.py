@@ -103,7 +103,7 @@ def test_a_batch_of_another_form_is_refused():
     ):
         with pytest.raises(UserError, match=words):
             method.prepare([batch])
-    with pytest.raises(UserError, match="a loader is a int"):
+    with pytest.raises(UserError, match="a loader has the type int"):
         method.prepare(3)
     with pytest.raises(UserError, match="0 sample"):
         method.prepare([])
