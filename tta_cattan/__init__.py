@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tta_cattan.util.errors import UserError
     from tta_cattan.util.keys import above, at_least, key, one_of, within
 
-# Looked up on first use: importing torch takes seconds, and `tta-cattan --help` must not.
+# Imported on first use: importing torch takes seconds, and `tta-cattan --help` must not.
 _MODULES = {
     "alignment": "SourceMoments Subspace fit_source fit_source_moments fit_subspace select_dimension",
     "config": "cfg load_cfg",

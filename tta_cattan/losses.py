@@ -12,15 +12,15 @@ from torch import Tensor
 
 
 def softmax_entropy(logits: Tensor) -> Tensor:
-    """Mean entropy of the predictions: ``-sum_c p_c log p_c``, batch mean, ``p = softmax(y)``."""
+    """Return the entropy of the predictions: ``-sum_c p_c log p_c``, batch mean, ``p = softmax(y)``."""
     log_p = logits.log_softmax(1)
     return -(log_p.exp() * log_p).sum(1).mean()
 
 
 def hard_likelihood_ratio(logits: Tensor) -> Tensor:
-    """Hard likelihood ratio: ``-y_{c*} + log sum_{i != c*} exp(y_i)``, batch mean, ``c* = argmax y``.
+    """Return the hard likelihood ratio: ``-y_{c*} + log sum_{i != c*} exp(y_i)``, batch mean, ``c* = argmax y``.
 
-    Note: the gradient at a confident sample does not vanish, which is the point of it (entropy's does).
+    Note: unlike the gradient of entropy, its gradient does not vanish at confident samples.
     """
     top, winner = logits.max(1, keepdim=True)
     others = logits.scatter(1, winner, float("-inf"))
@@ -30,8 +30,8 @@ def hard_likelihood_ratio(logits: Tensor) -> Tensor:
 def soft_likelihood_ratio(logits: Tensor) -> Tensor:
     """Soft likelihood ratio: ``sum_c p_c (-y_c + log sum_{i != c} exp(y_i))``, batch mean, ``p = softmax(y)``.
 
-    With ``L = logsumexp(y)`` the inner term is ``-log p_c + log(1 - p_c)``, so no C x C array is formed.
-    ``log(1 - p_c)`` is taken as ``log sum_{i != c} p_i``, exact for the largest class where ``1 - p_c`` cancels.
+    The inner term equals ``-log p_c + log(1 - p_c)``, so no C x C array is formed. For the largest class,
+    ``log(1 - p_c)`` is computed as ``log sum_{i != c} p_i``, because ``1 - p_c`` would cancel.
     """
     log_p = logits.log_softmax(1)
     p = log_p.exp()
@@ -43,12 +43,12 @@ def soft_likelihood_ratio(logits: Tensor) -> Tensor:
 
 
 def class_balance(logits: Tensor, reduction: str = "sum") -> Tensor:
-    """Class balance of the paper: binary cross-entropy between the mean prediction and the uniform prior.
+    """Return the paper's class-balance loss: binary cross-entropy between the mean prediction and the uniform prior.
 
     ``-sum_c [1/C log m_c + (1 - 1/C) log(1 - m_c)]`` with ``m`` the batch mean of ``softmax(y)``; ``reduction="mean"``
     divides it by C.
 
-    Note: the paper leaves the reduction open. The mean makes the term vanish with many classes.
+    Note: the paper does not specify the reduction. With the mean, the term vanishes when there are many classes.
     """
     mean = logits.softmax(1).mean(0)
     prior = torch.full_like(mean, 1.0 / mean.numel())
@@ -56,17 +56,17 @@ def class_balance(logits: Tensor, reduction: str = "sum") -> Tensor:
 
 
 def information_maximization(logits: Tensor) -> Tensor:
-    """Mean entropy minus entropy of the mean prediction (SHOT; the class balance of the authors' code)."""
+    """Return the mean entropy minus the entropy of the mean prediction (SHOT; class balance in the authors' code)."""
     return softmax_entropy(logits) - mean_entropy(logits.softmax(1).mean(0))
 
 
 def mean_entropy(mean: Tensor) -> Tensor:
-    """Entropy of one distribution: ``-sum_c m_c log m_c`` with ``0 log 0 = 0``."""
+    """Return the entropy of one distribution: ``-sum_c m_c log m_c`` with ``0 log 0 = 0``."""
     return torch.special.entr(mean.clamp_min(torch.finfo(mean.dtype).tiny)).sum()
 
 
 def divergence_from_uniform(mean: Tensor) -> Tensor:
-    """``KL(m || uniform) = log C - H(m)`` of one distribution over C classes."""
+    """Return ``KL(m || uniform) = log C - H(m)`` for one distribution over C classes."""
     return math.log(mean.numel()) - mean_entropy(mean)
 
 

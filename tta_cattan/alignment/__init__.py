@@ -1,4 +1,4 @@
-"""The maths of subspace alignment: pure functions, small records of tensors, and the layers that apply it."""
+"""The maths of subspace alignment: pure functions, small dataclasses of tensors, and the layers that apply it."""
 
 from tta_cattan.alignment.aligned import (
     REDUCTIONS,

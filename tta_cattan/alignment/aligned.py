@@ -18,12 +18,12 @@ _ALIGNMENT = ("phi", "target_basis", "target_mean", "readout", "offset", "optimu
 
 
 def closed_form(target_basis: Tensor, source_basis: Tensor) -> Tensor:
-    """``Phi* = W_t^T W_s``, the minimiser of ``||W_t Phi - W_s||_F^2`` (d_t x d_s)."""
+    """Return ``Phi* = W_t^T W_s``, the minimiser of ``||W_t Phi - W_s||_F^2`` (d_t x d_s)."""
     return target_basis.T @ source_basis
 
 
 def alignment_cost(phi: Tensor, optimum: Tensor, dim: int, reduction: str = "sum") -> Tensor:
-    """``||W_t Phi - W_s||_F^2 = ||Phi - Phi*||^2 + d_s - ||Phi*||^2`` in O(d^2), orthonormal bases assumed.
+    """Return ``||W_t Phi - W_s||_F^2 = ||Phi - Phi*||^2 + d_s - ||Phi*||^2`` in O(d^2), for orthonormal bases.
 
     ``reduction="mean"`` divides by the D x d_s entries of ``W_s`` (the authors' code).
     """
@@ -33,7 +33,7 @@ def alignment_cost(phi: Tensor, optimum: Tensor, dim: int, reduction: str = "sum
 
 
 class _SquaredDistance(torch.autograd.Function):
-    """``||Phi - Phi*||^2``, whose gradient ``2 (Phi - Phi*)`` is one pass over the difference that the value needs."""
+    """``||Phi - Phi*||^2``, whose gradient ``2 (Phi - Phi*)`` reuses the difference computed for the value."""
 
     @staticmethod
     def forward(ctx: Any, phi: Tensor, optimum: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class _SquaredDistance(torch.autograd.Function):
 def project_classifier(
     weight: Tensor, bias: Tensor | None, source_basis: Tensor, source_mean: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return ``W_s^T H^T`` (d_s x C) and the bias ``b + m_s H^T``: the classifier in the source subspace."""
+    """Return the classifier in the source subspace: ``W_s^T H^T`` (d_s x C) and the bias ``b + m_s H^T``."""
     if source_mean is not None:
         shift = source_mean @ weight.T
         bias = shift if bias is None else bias + shift
@@ -61,7 +61,7 @@ def project_classifier(
 def fold_alignment(
     target_basis: Tensor, phi: Tensor, readout: Tensor, bias: Tensor | None, target_mean: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the weight (K x D) and bias (K) of the one linear layer that equals the alignment and its readout.
+    """Return the weight (K x D) and bias (K) of the single linear layer that equals the alignment and its readout.
 
     ``((Z - m_t) W_t Phi) R + b = Z F + b - m_t F`` with ``F = W_t Phi R``; for a classifier ``R = W_s^T H^T``.
     """
@@ -73,18 +73,18 @@ def fold_alignment(
 
 
 class Aligned(nn.Module):
-    """Features ``z`` seen through the alignment: ``((z - m_t) W_t) Phi R + r`` with a fixed readout ``R``.
+    """Passes features ``z`` through the alignment: ``((z - m_t) W_t) Phi R + r`` with a fixed readout ``R``.
 
     The readout of a layer is ``R = W_s^T, r = m_s``; that of a linear classifier ``h(z) = z H^T + b`` is
-    ``R = W_s^T H^T, r = b + m_s H^T``, so that no D x D product is ever formed. Before ``align``
-    and after ``clear`` the features go their plain way.
+    ``R = W_s^T H^T, r = b + m_s H^T``, so that no D x D product is ever formed. Before ``align`` and after ``clear``
+    the features are not aligned.
 
-    It is a module, not a hook, so that ``deepcopy``, ``state_dict`` and ``load_state_dict(strict=True)`` carry the
-    alignment along, whatever its dimensions.
+    It is a module, not a hook, so that ``deepcopy``, ``state_dict`` and ``load_state_dict(strict=True)`` include the
+    alignment, whatever its dimensions.
     """
 
     def __init__(self, in_features: int, like: Tensor) -> None:
-        """``in_features`` is D; ``like`` gives the device and precision of the alignment."""
+        """Create the layer without an alignment; ``in_features`` is D, ``like`` sets the device and precision."""
         super().__init__()
         self.in_features = in_features
         self._bypassed = False
@@ -96,15 +96,15 @@ class Aligned(nn.Module):
         self._before: Callable[[Tensor], None] | None = None
 
     def features(self, x: Tensor) -> Tensor:
-        """Return the features of an input, their channels in the last place."""
+        """Return the features of an input, with the channels last."""
         return x
 
     def restored(self, aligned: Tensor) -> Tensor:
-        """Return aligned features in the place where the rest of the network expects their channels."""
+        """Move the channels of aligned features to where the rest of the network expects them."""
         return aligned
 
     def plain(self, features: Tensor) -> Tensor:
-        """Return what the features become without the alignment."""
+        """Return the output for ``features`` without the alignment."""
         raise NotImplementedError
 
     def plain_map(self) -> tuple[Tensor, Tensor | None]:
@@ -112,7 +112,7 @@ class Aligned(nn.Module):
         raise NotImplementedError
 
     def read_out(self, source_basis: Tensor, source_mean: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return ``R`` (d_s x K) and ``r`` (K)."""
+        """Return the readout, ``R`` (d_s x K) and ``r`` (K)."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -128,13 +128,13 @@ class Aligned(nn.Module):
         means = [None if mean is None else mean.to(self.like) for mean in (target_mean, source_mean)]
         self.target_basis, self.target_mean = target_basis.clone(), means[0]
         readout, offset = self.read_out(source_basis, means[1])
-        # Clones: torch would register a classifier's bias a second time, as a parameter of this name.
+        # Clones: otherwise torch would register a classifier's bias a second time, as a parameter of this name.
         self.readout, self.offset = readout.clone(), None if offset is None else offset.clone()
         self.optimum = closed_form(target_basis, source_basis)
         self.phi = nn.Parameter(self.optimum.clone())
 
     def clear(self) -> None:
-        """Drop the alignment."""
+        """Remove the alignment."""
         for name in _ALIGNMENT:
             setattr(self, name, None)
 
@@ -145,9 +145,9 @@ class Aligned(nn.Module):
 
     @torch.no_grad()
     def move_target(self, target_basis: Tensor, source_basis: Tensor, target_mean: Tensor | None = None) -> None:
-        """Exchange ``W_t`` for a basis of the same size: ``Phi <- Phi*' + W_t'^T W_t (Phi - Phi*)``.
+        """Replace ``W_t`` with a basis of the same size: ``Phi <- Phi*' + W_t'^T W_t (Phi - Phi*)``.
 
-        Note: only what was learnt is carried over; carrying ``Phi`` itself would lose a part of ``W_s`` at every move.
+        Note: only the learnt difference is carried over; carrying ``Phi`` itself would lose part of ``W_s`` each time.
         """
         target_basis, source_basis = target_basis.to(self.like), source_basis.to(self.like)
         learnt = target_basis.T @ (self.target_basis @ (self.phi - self.optimum))
@@ -162,7 +162,7 @@ class Aligned(nn.Module):
         return alignment_cost(self.phi, self.optimum, len(self.target_basis), reduction)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the network makes of the aligned features."""
+        """Return the output for the aligned features, or the plain ones if the alignment is off."""
         features = self.features(x)
         if self._before is not None:
             before, self._before = self._before, None
@@ -180,7 +180,7 @@ class Aligned(nn.Module):
 
     @contextmanager
     def observed(self, before: Callable[[Tensor], None] | None = None) -> Iterator[list[Call]]:
-        """Collect the calls in the block; ``before`` sees the first features before they pass."""
+        """Record the calls inside the block; ``before`` receives the first features before they are aligned."""
         calls: list[Call] = []
         self._calls, self._before = calls, before
         try:
@@ -190,7 +190,7 @@ class Aligned(nn.Module):
 
     @contextmanager
     def bypassed(self) -> Iterator[None]:
-        """Let the features go their plain way for a while."""
+        """Switch the alignment off inside the block."""
         self._bypassed = True
         try:
             yield
@@ -199,13 +199,13 @@ class Aligned(nn.Module):
 
     @torch.no_grad()
     def linear_map(self) -> tuple[Tensor, Tensor | None]:
-        """Return the weight (K x D) and bias of the linear map from features to results."""
+        """Return the weight (K x D) and bias of the linear map from features to outputs."""
         if not self.enabled:
             return self.plain_map()
         return fold_alignment(self.target_basis, self.phi, self.readout, self.offset, self.target_mean)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        """Make room for an alignment of other dimensions than the present one before torch copies it in."""
+        """Resize the alignment to the dimensions in the state dict before torch copies it in."""
         for name in _ALIGNMENT:
             new, old = state_dict.get(prefix + name), getattr(self, name)
             if new is None:
@@ -217,19 +217,19 @@ class Aligned(nn.Module):
                 elif old is None:
                     self.phi = nn.Parameter(room)
                 else:
-                    old.data = room  # the same parameter still: an optimiser may hold it
+                    old.data = room  # keep the parameter object: an optimiser may hold it
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class AlignedHead(Aligned):
-    """A frozen linear classifier that sees its features through the alignment."""
+    """A frozen linear classifier whose features pass through the alignment."""
 
     def __init__(self, linear: nn.Linear) -> None:
         weight, bias = effective_linear(linear)
         super().__init__(weight.shape[1], weight)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self._linear = [frozen_copy(linear)]  # no part of the network any more, but what a fold is a copy of
+        self._linear = [frozen_copy(linear)]  # in a list, so no submodule; ``fold`` copies it
 
     def plain(self, features: Tensor) -> Tensor:
         """Return the source classifier's logits."""
@@ -252,8 +252,8 @@ class AlignedHead(Aligned):
 class AlignedLayer(Aligned):
     """A layer whose output is aligned: rows (n x D), tokens (n x N x D) or feature maps (n x D x H x W).
 
-    Note: the channels of a feature map are the features and its positions the samples. Of a 3-d output the last place
-    holds the channels where it has D entries, otherwise the second.
+    Note: in a feature map, channels are the features and positions the samples. In a 3-d output, the channels are the
+    last dimension if it has D entries, otherwise the second.
     """
 
     def __init__(self, inner: nn.Module, dim: int, like: Tensor) -> None:
@@ -262,13 +262,13 @@ class AlignedLayer(Aligned):
         self._place = -1
 
     def features(self, x: Tensor) -> Tensor:
-        """Return the layer's output with its channels in the last place."""
+        """Return the layer's output with the channels last."""
         z = self.inner(x)
         self._place = channel_place(z, self.in_features)
         return z.movedim(self._place, -1)
 
     def restored(self, aligned: Tensor) -> Tensor:
-        """Return the channels to where the layer has them."""
+        """Move the channels back to where the layer has them."""
         return aligned.movedim(-1, self._place)
 
     def plain(self, features: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The target's classes: normal distributions in its subspace, found without labels, and predictions that use them."""
+"""The target's classes: normal distributions in its subspace, fitted without labels, and predictions that use them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tta_cattan.alignment.subspace import float64_device
 from tta_cattan.network.layers import effective_linear, with_weight
 from tta_cattan.util.state import stateful
 
-_EMPTY = 1e-6  # samples: a class with fewer has no mean of its own
-_OVERCONFIDENCE = 1.5  # errors per error that a network expects to make; 1.4 to 1.7 were seen on shifted data
+_EMPTY = 1e-6  # samples; a class with fewer counts as empty
+_OVERCONFIDENCE = 1.5  # actual errors per error that a network expects; 1.4 to 1.7 on shifted data
 
 
 def class_discriminants(coordinates: Tensor, shares: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
     """Return ``G = S^-1 M^T`` (d x C) and ``g = log pi - 1/2 diag(M S^-1 M^T)`` (C), one covariance for all classes.
 
-    ``x G + g`` is ``log(pi_c N(x; m_c, S))`` up to what all classes share. ``pi`` are the classes' parts of all;
-    ``M`` holds the means of ``coordinates`` (n x d) weighted by ``shares`` (n x C, each sample's sum to 1); ``S`` is
-    their covariance around the means, ``shrinkage`` of it replaced by the same variance in every direction.
+    ``x G + g`` is ``log(pi_c N(x; m_c, S))`` up to a term common to all classes. ``pi`` are the class fractions; ``M``
+    holds the means of ``coordinates`` (n x d) weighted by ``shares`` (n x C, rows sum to 1); ``S`` is the covariance
+    around these means, shrunk by ``shrinkage`` towards an isotropic one.
     """
     counts, means, covariance = _moments(coordinates, shares, shrinkage)
     weight = torch.linalg.solve(covariance, means.T)
@@ -33,11 +33,11 @@ def class_discriminants(coordinates: Tensor, shares: Tensor, shrinkage: float) -
 
 
 def left_out_densities(coordinates: Tensor, shares: Tensor, shrinkage: float) -> Tensor:
-    """Return ``log(pi_c N(x; m_c, S))`` (n x C) up to a constant, ``pi`` and ``m`` from all samples but the one judged.
+    """Return the leave-one-out ``log(pi_c N(x; m_c, S))`` (n x C) up to a constant: ``pi`` and ``m`` exclude ``x``.
 
-    Without ``x`` and its share p a class of N samples has the mean ``(N m - p x) / (N - p)``: a class that a few
-    samples make up by themselves does not keep them. One that ``x`` alone makes up has the mean 0 then; ``coordinates``
-    are centred. ``S`` is that of all samples.
+    Without ``x`` and its share p, a class of N samples has the mean ``(N m - p x) / (N - p)``, so a class that consists
+    of only a few samples does not hold on to them. A class that consists of ``x`` alone gets the mean 0, as
+    ``coordinates`` are centred. ``S`` is that of all samples.
     """
     counts, means, covariance = _moments(coordinates, shares, shrinkage)
     others = counts - shares + _EMPTY
@@ -52,14 +52,14 @@ def left_out_densities(coordinates: Tensor, shares: Tensor, shrinkage: float) ->
 
 
 def sample_weight(n: int, classes: int, doubt: float) -> float:
-    """Return ``n / (n + doubt C)``, what classes found count beside the network: with few samples each, little."""
+    """Return ``n / (n + doubt C)``, the weight of the fitted classes: small if there are few samples per class."""
     return n / (n + doubt * classes)
 
 
 def change_weight(changed: float, calm: float) -> float:
-    """Return ``c^2 / (c^2 + calm^2)`` of the part ``c`` of the predictions that adaptation changed.
+    """Return ``c^2 / (c^2 + calm^2)`` for the fraction ``c`` of predictions that adaptation changed.
 
-    Where it is small there was little to repair, and the network knows more than normal distributions do.
+    If it is small there was little to repair, and the network is more reliable than normal distributions.
     """
     if not calm:
         return 1.0
@@ -67,7 +67,7 @@ def change_weight(changed: float, calm: float) -> float:
 
 
 def may_be_balanced(logits: Tensor) -> bool:
-    """Tell whether ``1/2 sum |m - 1/C|`` of the mean prediction ``m`` is within ``balanced_limit``."""
+    """Return whether ``1/2 sum |m - 1/C|`` of the mean prediction ``m`` is within ``balanced_limit``."""
     parts = logits[logits.isfinite().all(1)].softmax(1)
     if not len(parts):
         return True
@@ -77,22 +77,22 @@ def may_be_balanced(logits: Tensor) -> bool:
 
 
 def balanced_limit(doubt: Tensor, n: int, classes: int) -> Tensor:
-    """Return ``1.5 doubt + sqrt((C - 1) / (2 pi n))``: how far balanced classes' predictions may lie from balance.
+    """Return ``1.5 doubt + sqrt((C - 1) / (2 pi n))``: how far predictions of balanced classes may be from uniform.
 
-    The parts that a network predicts differ from the true ones by no more than its errors (total variation). It
-    expects ``doubt = 1 - mean(max softmax(y))`` of them, and makes more. And n samples of C equal classes are
-    themselves so far from balance, on average and for n not too small.
+    Predicted class fractions differ from the true ones by at most the error rate (total variation). The network
+    expects an error rate of ``doubt = 1 - mean(max softmax(y))`` and makes more. The second term is how far n samples
+    of C balanced classes are from uniform themselves, on average and unless n is very small.
 
-    Note: a mean, no bound: a network that is sure of everything may be found unbalanced by chance. It has no use for
-    the balance either.
+    Note: an average, not a bound: a network that is certain of everything may be found unbalanced by chance. It does
+    not need the balance either.
     """
     return _OVERCONFIDENCE * doubt + math.sqrt((classes - 1) / (2 * math.pi * n))
 
 
 def balancing_offset(logits: Tensor, rounds: int = 20) -> Tensor:
-    """Return the ``w`` (C) with which the mean of ``softmax(y + w)`` is the same for all classes.
+    """Return the offset ``w`` (C) with which the mean of ``softmax(y + w)`` is uniform.
 
-    Note: where few samples are in doubt and many would have to change, ``rounds`` end before that.
+    Note: if few samples are uncertain and many would have to change, ``rounds`` run out before that.
     """
     offset = torch.zeros_like(logits[0])
     for _ in range(rounds):
@@ -104,13 +104,13 @@ def balancing_offset(logits: Tensor, rounds: int = 20) -> Tensor:
 def fit_class_structure(
     coordinates: Tensor, logits: Tensor, rho: float, shrinkage: float = 0.3, level: float = 0.0, rounds: int = 10
 ) -> tuple[Tensor, Tensor, float]:
-    """Return weight (d x C), offset (C) and temperature of ``t (y + x weight + offset)``, the logits by both opinions.
+    """Return weight (d x C), offset (C) and temperature of ``t (y + x weight + offset)``, the combined logits.
 
-    The opinions are the network's, ``softmax(y)``, and the one of where the target's classes lie in its subspace, to
-    the power ``rho``: they are multiplied, the classes are found again by the product, ``rounds`` times (expectation
-    maximisation, the network as the prior, each sample judged by the others). Each time ``level`` of the way is gone
-    (in the logarithm) to where all classes have the same part. ``t`` keeps the mean confidence at the
-    network's, because the d directions are not as independent as a normal distribution has it.
+    They combine the network's prediction, ``softmax(y)``, with the density of the target's classes in its subspace, to
+    the power ``rho``: both are multiplied and the classes refitted to the product, ``rounds`` times (expectation
+    maximisation with the network as the prior, leave-one-out). Each time, the class priors are pulled towards uniform
+    by ``level`` (in log space). ``t`` keeps the mean confidence at the network's, because the d directions are less
+    independent than a normal distribution assumes.
     """
     device = float64_device(coordinates.device)
     x, y = coordinates.to(device).double(), logits.to(device).double()
@@ -128,7 +128,7 @@ def fit_class_structure(
 
 
 def matching_temperature(logits: Tensor, confidence: float) -> float:
-    """Return the ``t`` in [1e-4, 1] at which the mean of ``max softmax(t y)`` is ``confidence``, or the nearest end."""
+    """Return the ``t`` in [1e-4, 1] at which the mean of ``max softmax(t y)`` is ``confidence``, or a bound."""
     low, high = 1e-4, 1.0
     if (high * logits).softmax(1).amax(1).mean().item() <= confidence:
         return high
@@ -140,7 +140,7 @@ def matching_temperature(logits: Tensor, confidence: float) -> float:
 
 
 def _moments(coordinates: Tensor, shares: Tensor, shrinkage: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the samples, the mean and, of all, the shrunk covariance of the classes."""
+    """Return the sample count and mean of each class, and their common, shrunk covariance."""
     counts = shares.sum(0)
     means = shares.T @ coordinates / counts.clamp_min(_EMPTY)[:, None]
     covariance = (coordinates.T @ coordinates - (counts[:, None] * means).T @ means) / len(coordinates)
@@ -149,51 +149,51 @@ def _moments(coordinates: Tensor, shares: Tensor, shrinkage: float) -> tuple[Ten
 
 
 @stateful
-@dataclass(eq=False)  # tensors have no one truth
+@dataclass(eq=False)  # == of tensors is not a single bool
 class TargetClasses:
-    """``t (y + z A^T + a)`` of logits ``y`` and features ``z``: the network's opinion and that of the classes."""
+    """``t (y + z A^T + a)`` of logits ``y`` and features ``z``: the network combined with the target's classes."""
 
     weight: Tensor
     bias: Tensor
     temperature: Tensor
 
     def __call__(self, logits: Tensor, features: Tensor) -> Tensor:
-        """Return the logits by both opinions."""
+        """Return the combined logits."""
         weight, bias = self.weight.to(features), self.bias.to(features)
         return self.temperature.to(features) * (logits + F.linear(features, weight, bias))
 
     @torch.no_grad()
     def fold_into(self, linear: nn.Linear) -> nn.Module:
-        """Return the one linear layer that equals ``linear`` and this after it."""
+        """Return the single linear layer that equals ``linear`` combined with the classes."""
         weight, bias = effective_linear(linear)
         bias = self.bias if bias is None else self.bias + bias
         joint, shift = self.temperature * (weight + self.weight), self.temperature * bias
         return with_weight(linear, joint.to(weight), shift.to(weight))
 
 
-FITTED_TO = 4096  # samples that the subspace of the classes is fitted to: the rest is only projected
-DIRECTIONS = 64  # of the classifier's input in which the classes are found, at most
-_SHRINKAGE = 0.3  # share of their covariance that is isotropic
-_PRIOR_COUNT = 10.0  # samples per class at which they count half
-_FEWEST = 2  # samples per class: each is judged by the others
+FITTED_TO = 4096  # samples to fit the subspace of the classes to; the rest are only projected
+DIRECTIONS = 64  # most directions of the classifier's input in which the classes are fitted
+_SHRINKAGE = 0.3  # share of the isotropic part in their covariance
+_PRIOR_COUNT = 10.0  # samples per class at which the classes get half their weight
+_FEWEST = 2  # samples per class, since each is judged by the others
 _UNIFORMITY = 0.5  # how strongly the class priors are pulled towards uniform
 
 
 class TargetSamples:
-    """Coordinates and logits of the samples of a target, in the main directions of the first of them.
+    """Logits of a target's samples, and their coordinates in the main directions of the first of them.
 
-    Kept per sample are its ``d`` coordinates and its logits; one that is not finite has no say.
+    Only the ``d`` coordinates and the logits are kept per sample; samples that are not finite are left out.
     """
 
     def __init__(self) -> None:
         self.basis: Tensor | None = None  # D x d
-        self._waiting: list[Tensor] = []  # features, until there are enough to fit the basis to
+        self._waiting: list[Tensor] = []  # features, until there are enough to fit the basis
         self._coordinates: list[Tensor] = []
         self._logits: list[Tensor] = []
         self._finite: list[Tensor] = []
 
     def add(self, logits: Tensor, features: Tensor) -> None:
-        """Take in the logits (n x C) and features (n x D) of a batch."""
+        """Add the logits (n x C) and features (n x D) of a batch."""
         finite = logits.isfinite().all(1) & features.isfinite().all(1)
         self._finite.append(finite)
         self._logits.append(logits[finite])
@@ -214,7 +214,7 @@ class TargetSamples:
         self._waiting = []
 
     def coordinates(self) -> Tensor:
-        """Return the coordinates (n x d) of all samples; of fewer than two there is no subspace and there are none."""
+        """Return the coordinates (n x d) of all samples; empty for fewer than two, which span no subspace."""
         if self.basis is None and sum(map(len, self._waiting)) >= 2:
             self._fit()
         return torch.cat(self._coordinates) if self._coordinates else torch.empty(0, 0)
@@ -224,15 +224,15 @@ class TargetSamples:
         return torch.cat(self._logits)
 
     def changed(self, before: Iterable[Tensor]) -> float:
-        """Return the share of the samples whose class was another in ``before``, batch by batch."""
+        """Return the fraction of samples whose predicted class differs from ``before``, given batch by batch."""
         now = self.logits().argmax(1).cpu()
         then = torch.cat([b[f.cpu()] for b, f in zip((b.cpu() for b in before), self._finite, strict=True)])
         return (now != then).double().mean().item()
 
     def classes(self, before: Iterable[Tensor], calm: float) -> tuple[TargetClasses | None, float | None]:
-        """Return the classes, weighted less where samples are few or little has changed, and how much has.
+        """Return the classes, weighted less if samples are few or little has changed, and the fraction that changed.
 
-        Note: with fewer than two samples per class there are none.
+        Note: with fewer than two samples per class, no classes are fitted.
         """
         coordinates = self.coordinates()
         if not len(coordinates):

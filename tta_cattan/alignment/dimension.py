@@ -1,4 +1,4 @@
-"""Choosing the number of directions d by the stability rule."""
+"""Choosing the dimension d of the subspaces by the stability rule."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tta_cattan.util.errors import UserError
 
 
 def stability_bound(d: Tensor, n_target: int, delta: float = 0.1, epsilon: float = 1e6) -> Tensor:
-    """``(1 + sqrt(ln(2 / delta) / 2)) * 16 d^{3/2} / (epsilon sqrt(n_t))``."""
+    """Return ``(1 + sqrt(ln(2 / delta) / 2)) * 16 d^{3/2} / (epsilon sqrt(n_t))``."""
     return (1 + math.sqrt(math.log(2 / delta) / 2)) * 16 * d.double() ** 1.5 / (epsilon * math.sqrt(n_target))
 
 
 def eigenvalue_gaps(eigenvalues: Tensor) -> Tensor:
-    """``e_d - e_{d+1}`` for d = 1, 2, ... of descending eigenvalues."""
+    """Return ``e_d - e_{d+1}`` of descending eigenvalues, for d = 1, 2, ..."""
     return eigenvalues[:-1].double() - eigenvalues[1:].double()
 
 
 def relative_spectrum(eigenvalues: Tensor) -> Tensor:
-    """Return the eigenvalues divided by their mean: features times ten have the same."""
+    """Return the eigenvalues divided by their mean, so that scaling the features does not change them."""
     return eigenvalues / eigenvalues.mean()
 
 
@@ -33,10 +33,10 @@ def select_dimension(
     epsilon: float = 1e6,
     relative: bool = False,
 ) -> int:
-    """Return the largest d whose smaller gap, source's or target's, is at least the stability bound.
+    """Return the largest d at which both gaps, the source's and the target's, are at least the stability bound.
 
-    Note: gaps have the scale of the squared features, and the bound has none: features times ten give another d. With
-    ``relative`` each spectrum is divided by its mean first.
+    Note: gaps scale with the squared features and the bound does not, so scaling the features changes d. With
+    ``relative``, each spectrum is divided by its mean first.
     """
     if relative:
         source_eigenvalues, target_eigenvalues = map(relative_spectrum, (source_eigenvalues, target_eigenvalues))
@@ -64,9 +64,9 @@ def stability_curve(
     relative: bool = False,
     most: int = 128,
 ) -> dict[str, list[float]]:
-    """Return what the rule compares, against d: ``d``, ``target``, ``bound`` and, where there is one, ``source``.
+    """Return the curves that the rule compares: ``d``, and at each d ``target``, ``bound`` and, if given, ``source``.
 
-    Note: of more than ``most`` values of d, about ``most`` are kept, denser towards 1.
+    Note: if there are more than ``most`` values of d, at most ``most`` are kept, denser towards 1.
     """
     if relative:
         target_eigenvalues = relative_spectrum(target_eigenvalues)

@@ -1,4 +1,4 @@
-"""Fitting a subspace: streaming moments of features (one pass, O(D^2) memory), or the row space of a classifier."""
+"""Fitting a subspace: to streaming moments of features (one pass, O(D^2) memory), or as a classifier's row space."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from tta_cattan.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-Fitted = TypeVar("Fitted", bound=Any)  # it has ``provenance``
+Fitted = TypeVar("Fitted", bound=Any)  # a dataclass with ``provenance``
 
 
-# Rows gathered before they are added to the float64 sums, at least and per feature: with fewer the D x D additions
-# would cost as much as the products, and with more the rows would need more memory than the sums.
+# Rows buffered before they are added to the float64 sums, at least and per feature: with fewer, the D x D additions
+# would cost as much as the products; with more, the buffer would need more memory than the sums.
 _ROWS, _ROWS_PER_FEATURE = 1024, 4
-_ROWS_OF_SUMS = 256  # of the triangle, added at a time
-_ROWS_IN_CACHE = 512  # of one product on the CPU: its centred copy is read again before it leaves the cache
+_ROWS_OF_SUMS = 256  # rows of the triangle added at a time
+_ROWS_IN_CACHE = 512  # rows per product on the CPU, few enough that their centred copy stays in the cache
 
 
 class FeatureMoments:
     """Count, mean and scatter ``sum_i (z_i - mean)(z_i - mean)^T`` of the rows seen so far.
 
     Batches are centred on their own mean before the product and merged by Chan's formula, so a large common offset
-    does not eat the precision. Of ``scatter``, which is symmetric, only the upper triangle is kept.
+    costs no precision. Only the upper triangle of the symmetric ``scatter`` is kept.
     """
 
     def __init__(self, dim: int, device: torch.device | str = "cpu") -> None:
@@ -50,22 +50,22 @@ class FeatureMoments:
         self._n_waiting = 0
 
     def update(self, features: Tensor) -> None:
-        """Absorb a batch of rows (n x D); a non-finite value is refused before it can spoil the sums."""
+        """Add a batch of rows (n x D); non-finite values are rejected before they can corrupt the sums."""
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise UserError(f"features have shape {tuple(features.shape)}: expected (n, {self.dim})")
         chunks = features.detach().split(self._rows)
         for number, chunk in enumerate(chunks):
             self._check_finite(chunk, self.count + self._n_waiting + number * self._rows)
         for chunk in chunks:
-            # float16 would overflow in the product, and bfloat16 lose it.
+            # float16 would overflow in the product, and bfloat16 would lose precision.
             self._waiting.append(chunk.to(self.device, torch.promote_types(chunk.dtype, torch.float32)))
             self._n_waiting += len(chunk)
             if self._n_waiting >= self._rows:
                 self.flush()
 
     def _check_finite(self, rows: Tensor, first: int) -> None:
-        """Refuse NaN and Inf; ``first`` is the number of the first row."""
-        if torch.isfinite(rows.sum()):  # the sum of finite rows can overflow, that of others cannot be finite
+        """Reject NaN and Inf; ``first`` is the index of the first row."""
+        if torch.isfinite(rows.sum()):  # finite rows may overflow, but NaN or Inf never gives a finite sum
             return
         bad = (~torch.isfinite(rows)).any(1).nonzero()
         if len(bad):
@@ -75,15 +75,15 @@ class FeatureMoments:
             )
 
     def waiting(self) -> Tensor:
-        """Return the rows that are not in the sums yet: absorbed again, they give the same sums bit for bit."""
+        """Return the rows that are not in the sums yet; added again, they give the same sums bit for bit."""
         return torch.cat(self._waiting) if self._waiting else self.mean.new_zeros(0, self.dim, dtype=torch.float32)
 
     def sample_count(self) -> int:
-        """Return the number of rows seen, those that are not in the sums yet included."""
+        """Return the number of rows seen, including those not in the sums yet."""
         return self.count + self._n_waiting
 
     def flush(self) -> None:
-        """Fold the rows that are waiting into the sums."""
+        """Add the buffered rows to the sums."""
         if not self._n_waiting:
             return
         rows = self._waiting[0] if len(self._waiting) == 1 else torch.cat(self._waiting)
@@ -93,8 +93,8 @@ class FeatureMoments:
         for first in range(0, self.dim, _ROWS_OF_SUMS):
             upper = slice(first, first + _ROWS_OF_SUMS), slice(first, None)
             self.scatter[upper].add_(products[upper])
-        # The mean was rounded to the rows' dtype: what is left of it is put back. By Chan's formula the scatter gets
-        # what lies between the two means.
+        # The mean was rounded to the rows' dtype, so the remainder is added back. Chan's formula adds the scatter
+        # between the two means.
         total = self.count + len(rows)
         shift = mean.double() + rest - self.mean
         both = torch.stack([rest, shift])
@@ -112,15 +112,15 @@ class FeatureMoments:
 def _centred_products(rows: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
     """Return ``sum_i (z_i - m)(z_i - m)^T``, its upper triangle at least, and the mean of ``z_i - m`` (float64).
 
-    Note: on the CPU BLAS' ``syrk``, which torch does not call, takes half the work of a product.
+    Note: on the CPU, the BLAS routine ``syrk``, which torch does not call, does half the work of a full product.
     """
     if rows.device.type != "cpu":
         centred = rows - mean
         return centred.T @ centred, centred.mean(0).double()
-    # numpy and BLAS alone: torch's threads would wait for their next turn on the cores that BLAS' threads need.
+    # Only numpy and BLAS: torch's threads would keep waiting on the cores that the BLAS threads need.
     values, centre = rows.numpy(), mean.numpy()
     syrk, total = get_blas_funcs("syrk", dtype=values.dtype), np.zeros(len(centre))
-    # BLAS counts columns first: its lower triangle is our upper one.
+    # BLAS is column-major: its lower triangle is our upper one.
     products = np.zeros((len(centre), len(centre)), values.dtype, order="F")
     buffer = np.empty((min(len(values), _ROWS_IN_CACHE), len(centre)), values.dtype)
     for start in range(0, len(values), _ROWS_IN_CACHE):
@@ -207,9 +207,9 @@ def subspace_of_moments(
 
 
 def _eigh_of_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the n eigenvalues (ascending) and eigenvectors of ``Z^T Z`` for n rows of more features, O(n^2 D).
+    """Return n eigenvalues (ascending) and eigenvectors of ``Z^T Z`` for n rows with more features than rows, O(n^2 D).
 
-    With ``Z^T = Q R`` they are those of the n x n matrix ``R R^T``, and ``Q`` times its vectors.
+    With ``Z^T = Q R``, they are the eigenvalues of the n x n matrix ``R R^T``, and ``Q`` times its eigenvectors.
     """
     q, r = torch.linalg.qr(rows.T)
     values, vectors = torch.linalg.eigh(r @ r.T)
@@ -219,8 +219,8 @@ def _eigh_of_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
 def classifier_subspace(weight: Tensor) -> Subspace:
     """Return the row space of a classifier's weight (C x D) as a source subspace that needs no source data.
 
-    Only the component of a feature in that row space reaches the logits. The softmax does not see a shift common to
-    all classes either, but the logits do, so the basis keeps the whole row space: ``W W^T H^T = H^T``.
+    Only the component of a feature in that row space reaches the logits. The softmax also ignores a shift common to
+    all classes, but the logits do not, so the basis keeps the whole row space: ``W W^T H^T = H^T``.
     """
     _, singular, directions = torch.linalg.svd(weight.detach().cpu().double(), full_matrices=False)
     rank = int((singular > singular[0] * max(weight.shape) * torch.finfo(torch.float32).eps).sum())
@@ -237,7 +237,7 @@ def classifier_subspace(weight: Tensor) -> Subspace:
 
 
 def from_loader(fit: Callable[..., Fitted]) -> Callable[..., Fitted]:
-    """Let ``fit(model, inputs, ...)`` take any loader, keep the model's modes, and name the model in what it returns.
+    """Let ``fit(model, inputs, ...)`` take any loader, preserve the model's modes, and record the model in its result.
 
     A loader yields images, (images, labels) or (indices, images).
     """
@@ -263,10 +263,10 @@ def fit_source(
     classifier: str = "",
     center: bool = True,
 ) -> Subspace:
-    """Fit the source subspace of ``model`` to source images: batches of images or (images, labels), one pass.
+    """Fit the source subspace of ``model`` to source images in one pass over batches of images or (images, labels).
 
-    The features are the input of the classifier, which ``classifier`` names where it is not the last linear layer, or
-    the output of ``layer``. ``d=None`` keeps every direction that the samples determine. The model stays as it is.
+    The features are the input of the classifier (named by ``classifier`` if it is not the last linear layer), or the
+    output of ``layer``. ``d=None`` keeps every direction that the samples determine. The model is not changed.
     """
     name = "" if layer else find_classifier(model, classifier)
     return fit_subspace(iterate_features(model, name, loader, layer or ""), d, center, layer=layer or "")

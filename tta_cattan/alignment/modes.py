@@ -1,4 +1,4 @@
-"""One cloud of points or several: a mixture of two normal distributions against a single one, and k-means."""
+"""Telling one cluster from several: a mixture of two normal distributions against a single one, and k-means."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_DIRECTIONS = 16  # main directions that are looked at, at most
+_DIRECTIONS = 16  # most main directions used
 _RIDGE = 0.1  # variance added in each of them
 _ROUNDS, _STARTS = 20, 4
 
 
 def k_means(rows: Tensor, k: int, seed: int = 0) -> Tensor:
-    """Return the cluster of each row: Lloyd's algorithm from k-means++, the best of three starts."""
+    """Return the cluster of each row: Lloyd's algorithm from k-means++, the best of three runs."""
     generator, best = torch.Generator().manual_seed(seed), (math.inf, torch.zeros(len(rows), dtype=torch.long))
     for _ in range(3):
         centres = rows[torch.randint(len(rows), (1,), generator=generator)]
@@ -32,7 +32,7 @@ def k_means(rows: Tensor, k: int, seed: int = 0) -> Tensor:
 
 
 def drift(rows: Tensor, size: int) -> float:
-    """Return how much more the means of successive blocks of ``size`` rows vary than by chance: 1 for any one mixture.
+    """Return how much more the means of successive blocks of ``size`` rows vary than by chance: 1 for a fixed mixture.
 
     ``sum_j var_b(m_bj) / (sum_j var_i(x_ij) / size)`` over coordinates j, blocks b and rows i.
     """
@@ -41,10 +41,10 @@ def drift(rows: Tensor, size: int) -> float:
 
 
 def gain_of_two(rows: Tensor, seed: int = 0) -> float:
-    """Return how much likelier two modes than one make a row that was not fitted (nats).
+    """Return how much likelier a held-out row is under two modes than under one (nats).
 
-    Both models have one covariance ``S``: ``log(pi_0 N(x; m_0, S) + pi_1 N(x; m_1, S)) - log N(x; m, S')``, fitted to
-    half of the rows, mean over the other half, and the other way round.
+    Each model has a single covariance: ``log(pi_0 N(x; m_0, S) + pi_1 N(x; m_1, S)) - log N(x; m, S')``, fitted to
+    half of the rows and averaged over the other half, and vice versa.
     """
     centred = rows.double() - rows.double().mean(0)
     basis = torch.linalg.svd(centred, full_matrices=False).Vh[:_DIRECTIONS]
@@ -58,9 +58,9 @@ def gain_of_two(rows: Tensor, seed: int = 0) -> float:
 
 
 def _fit(x: Tensor, modes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the modes' parts, means and common covariance by expectation maximisation.
+    """Fit the modes' fractions, means and common covariance by expectation maximisation.
 
-    Two modes are begun from the two sides of each of the first main directions; the likeliest end counts.
+    Two modes start from the two sides of each of the first main directions; the likeliest fit is returned.
     """
     if modes == 1:
         return _moments(x, torch.ones_like(x[:, :1]))

@@ -1,6 +1,6 @@
-"""Whitening by the target's moments and colouring by the source's, and the projection onto the source's subspace.
+"""Whitening with the target's moments, colouring with the source's, and projection onto the source's subspace.
 
-Channels are the features, images and positions the samples.
+Channels are the features; images and positions are the samples.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tta_cattan.network.normalization import divergence
 from tta_cattan.util.state import stateful
 
 TINY = 1e-5
-_POSITIONS = 16  # per side of a feature map; neighbours say little more
-_RIDGE = 0.005  # of the mean variance, added to both covariances
-_PAIRS = 20.0  # images at which covariances count half as much as variances
+_POSITIONS = 16  # positions sampled per side of a feature map; neighbours add little
+_RIDGE = 0.005  # fraction of the mean variance that is added to both covariances
+_PAIRS = 20.0  # images at which covariances get half the weight of variances
 
 
 @stateful
@@ -27,7 +27,7 @@ _PAIRS = 20.0  # images at which covariances count half as much as variances
 class Moments:
     """Running moments of one layer's input: mean (C), covariance (C x C) or variance (C), and their noise.
 
-    ``mean_noise`` and ``var_noise`` (C) are the variances, over images, of what one image says of mean and variance.
+    ``mean_noise`` and ``var_noise`` (C) are the variances over images of per-image estimates of mean and variance.
     """
 
     mean: Tensor
@@ -37,21 +37,21 @@ class Moments:
 
     @classmethod
     def zeros(cls, channels: int, full: bool, device: torch.device) -> Moments:
-        """Return moments of nothing: a first ``absorb`` with ``share`` 1 replaces them."""
+        """Return empty moments, which a first ``absorb`` with ``share`` 1 replaces."""
         cov = torch.zeros(channels, channels) if full else torch.zeros(channels)
         values = (torch.zeros(channels), cov, torch.zeros(channels), torch.zeros(channels))
         return cls(*(value.to(device) for value in values))
 
     @property
     def var(self) -> Tensor:
-        """The variances."""
+        """The variance of each channel."""
         return self.cov.diagonal() if self.cov.ndim == 2 else self.cov
 
     def absorb(self, rows: Tensor, share: float) -> bool:
-        """Merge a batch (images x C x positions) that is ``share`` of all images seen.
+        """Merge in a batch (images x C x positions) that makes up ``share`` of all images seen.
 
         ``m' = m + a d`` and ``V' = V + a (V_b - V) + a (1 - a) d d^T`` with ``d = m_b - m``: exact for ``a = n_b / n``.
-        A batch whose fourth powers are not finite is left out; tell whether it was not.
+        A batch whose fourth powers are not finite is left out; return whether it was merged.
         """
         means, variances = image_moments(rows)
         mean = means.mean(0)
@@ -82,13 +82,13 @@ def sampled(x: Tensor) -> Tensor:
 
 
 def sampling(sizes: Sequence[int]) -> list[int]:
-    """Return which of so many positions per side ``sampled`` takes: one in how many."""
+    """Return the step with which ``sampled`` takes positions along each side of a feature map."""
     most = _POSITIONS if len(sizes) > 1 else _POSITIONS**2
     return [-(-size // most) for size in sizes]
 
 
 def image_moments(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and variance (images x C) of each image's positions (images x C x positions)."""
+    """Return the mean and variance (images x C) over each image's positions (images x C x positions)."""
     means = rows.mean(2)
     if rows.shape[2] == 1:
         return means, torch.zeros_like(means)
@@ -97,17 +97,17 @@ def image_moments(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def signatures(x: Tensor) -> Tensor:
-    """Return what tells domains apart, per image: means and log standard deviations of the first layer's channels."""
+    """Return what tells domains apart, per image: channel means and log standard deviations at the first layer."""
     rows = sampled(x)
     means, variances = image_moments(rows)
     return means if rows.shape[2] == 1 else torch.cat([means, 0.5 * (variances + TINY).log()], 1)
 
 
 def precision_of(signature: Tensor) -> Tensor:
-    """Return ``(C + r diag(C))^-1`` of the covariance of signatures (n x p), ``r = 1e-3``.
+    """Return ``(C + r diag(C))^-1`` of the covariance ``C`` of signatures (n x p), ``r = 1e-3``.
 
-    Note: means and log standard deviations have units of their own, so each coordinate gets a ridge of its own; the
-    inverse is taken of the correlations, in float64.
+    Note: means and log standard deviations differ in units, so each coordinate gets its own ridge; the matrix inverted
+    is that of the correlations, in float64.
     """
     cov = torch.cov(signature.cpu().double().T).reshape(signature.shape[1], -1)
     scale = (cov.diagonal() + 1e-12).sqrt()
@@ -117,10 +117,10 @@ def precision_of(signature: Tensor) -> Tensor:
 
 
 def running_signature(layer: _BatchNorm, size: int) -> tuple[Tensor, Tensor]:
-    """Return mean and precision of the signatures that a first layer's running statistics suggest.
+    """Return the mean and precision of signatures, guessed from the running statistics of the first layer.
 
-    Note: how much of a channel's variance lies between images they do not say. Natural images stand in: a quarter, and
-    a log deviation of -0.4 +- 0.4 within an image.
+    Note: these do not show how much of a channel's variance lies between images. Typical values of natural images are
+    used: a quarter, and a log deviation of -0.4 +- 0.4 within an image (relative to the channel's).
     """
     mean, var = layer.running_mean.float(), layer.running_var.float() + layer.eps
     if size == len(mean):
@@ -130,7 +130,7 @@ def running_signature(layer: _BatchNorm, size: int) -> tuple[Tensor, Tensor]:
 
 
 def feature_signatures(z: Tensor, basis: Tensor, mean: Tensor) -> Tensor:
-    """Return what tells domains apart before any BatchNorm: coordinates, and the log deviation outside of them."""
+    """Return what tells domains apart if no BatchNorm came before: coordinates, and the log deviation outside them."""
     rows = z.float().movedim(channel_place(z, len(basis)), -1).flatten(1, -2) if z.ndim > 2 else z.float()[:, None]
     centred = rows.mean(1) - mean
     coordinates = centred @ basis
@@ -146,18 +146,18 @@ def matrix_power(matrix: Tensor, power: float) -> Tensor:
 
 
 def with_ridge(cov: Tensor) -> Tensor:
-    """Return ``C + r I`` with ``r`` in proportion to the mean variance."""
+    """Return ``C + r I`` with ``r`` proportional to the mean variance."""
     return cov + (_RIDGE * cov.diagonal().mean() + 1e-12) * torch.eye(len(cov), device=cov.device)
 
 
 def recolouring(
     target: Moments, source_mean: Tensor, source_cov: Tensor, colour: Tensor, weight: float, n: float
 ) -> tuple[Tensor, Tensor]:
-    """Return ``T`` and ``b`` of ``x -> x T + b``, which gives features of the target the moments of the source.
+    """Return ``T`` and ``b`` of ``x -> x T + b``, which gives target features the source's moments.
 
     ``T = (V + r I)^-1/2 (C + r' I)^1/2``, whose second factor is ``colour``, and ``b = m_s - m T``. ``m`` and the
-    variances of ``V`` lie ``weight`` of the way from the source's to the target's, its covariances
-    ``weight n / (n + 20)`` of it: ``weight = 0`` is the identity.
+    variances in ``V`` are interpolated from the source's to the target's by ``weight``, the covariances by
+    ``weight n / (n + 20)``; ``weight = 0`` is the identity.
     """
     cov = torch.lerp(source_cov, target.cov, weight * n / (n + _PAIRS))
     var = torch.lerp(source_cov.diagonal(), target.var, weight)
@@ -169,10 +169,10 @@ def recolouring(
 
 
 def shift_weight(target: Moments, mean: Tensor, var: Tensor, n: float, composition: float, scale: float) -> float:
-    """Return how far a layer goes to the target, in [0, 1): ``w = max(0, D - N - K) / (D + scale)``.
+    """Return the weight of the target's moments at a layer, in [0, 1): ``w = max(0, D - N - K) / (D + scale)``.
 
-    ``D`` is the divergence of the target's means and variances from the source's, ``N`` what chance makes of it in
-    ``n`` images, and ``K`` (``composition``) what a mix of classes unlike the source's would.
+    ``D`` is the divergence of the target's means and variances from the source's, ``N`` the part expected by chance
+    from ``n`` images, and ``K`` (``composition``) the part explained by class frequencies unlike the source's.
     """
     found = target.var + TINY * var
     distance = divergence((target.mean - mean).square(), (found - var).square(), found, var)
@@ -184,8 +184,8 @@ def shift_weight(target: Moments, mean: Tensor, var: Tensor, n: float, compositi
 def projected(z: Tensor, basis: Tensor, mean: Tensor, phi: Tensor | None = None) -> Tensor:
     """Return ``m_s + (z - m_s) W_s Phi W_s^T`` of features in any layout; ``basis`` is ``W_s``, ``mean`` is ``m_s``.
 
-    Without ``phi`` that is ``Phi* = W_t^T W_s`` where the target spans the whole space, ``W_t = I``: directions that
-    the source does not vary in, and nothing behind was trained on, are left out.
+    Without ``phi`` this is ``Phi* = W_t^T W_s`` for a target that spans the whole space, ``W_t = I``: it removes the
+    directions in which the source does not vary, on which the layers behind were never trained.
     """
     place = channel_place(z, len(basis))
     basis, mean = basis.to(z.dtype), mean.to(z.dtype)

@@ -1,4 +1,4 @@
-"""What CATTAn-F knows of the source: moments of each layer and the signature of the images, in one small file."""
+"""The source statistics of CATTAn-F: moments of each layer and the signature of the images, in one small file."""
 
 from __future__ import annotations
 
@@ -35,24 +35,25 @@ from tta_cattan.util.files import atomic_path
 
 logger = logging.getLogger(__name__)
 
-ENOUGH_IMAGES = 4096  # of the source: with their positions they determine 128 x 128 covariances to a few per cent
+ENOUGH_IMAGES = 4096  # with their positions, they determine 128 x 128 covariances to a few per cent
 
 _FORMAT = "tta-cattan-moments-3"
 _SUBSPACE = ("basis", "eigenvalues", "mean")
 _MAX_BYTES = 1 << 28
-_DIRECTIONS = 256  # of the source's subspace that a file holds, at most
-_COORDINATES = 32  # of a signature of features, at most
-_CLASSES = 16  # classes whose own moments are taken, at most
-_FEW = 100  # images below which the covariance of their signatures says little
+_DIRECTIONS = 256  # most directions of the source's subspace in a file
+_COORDINATES = 32  # most coordinates in a signature of features
+_CLASSES = 16  # most classes with their own moments
+_FEW = 100  # images below which the covariance of their signatures is rough
 
 
 @dataclass(frozen=True)
 class SourceMoments:
-    """What CATTAn-F knows of the source: moments at each layer, and the signature of its images.
+    """The source statistics of CATTAn-F: moments at each layer, and the signature of the source images.
 
-    ``mean`` and ``cov`` (C x C) are those of the layers with a full covariance, by name; ``classes`` is, for every
-    layer, the mean divergence of one class from all. ``signature`` (p) and ``precision`` (p x p) are mean and inverse
-    covariance of ``signatures``, ``count`` the number of images. ``subspace`` is that of one layer's output, if any.
+    ``mean`` and ``cov`` (C x C) are those of the layers with a full covariance, by name; ``classes`` is the mean
+    divergence of one class from all classes, for every layer. ``signature`` (p) and ``precision`` (p x p) are the mean
+    and inverse covariance of ``signatures``, ``count`` the number of images. ``subspace`` is that of one layer's
+    output, if any.
     """
 
     mean: Mapping[str, Tensor]
@@ -76,11 +77,11 @@ class SourceMoments:
         )
 
     def without_model(self) -> SourceMoments:
-        """Return the same moments, free to be used with any model of these layers."""
+        """Return a copy without the hash of the model, usable with any model that has these layers."""
         return replace(self, provenance={k: v for k, v in self.provenance.items() if k != "weights_sha256"})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all numbers, by name."""
+        """Return all tensors by name, as they are saved."""
         named = {f"mean.{name}": value for name, value in self.mean.items()}
         named |= {f"cov.{name}": value for name, value in self.cov.items()}
         named |= {f"classes.{name}": torch.tensor(value) for name, value in self.classes.items()}
@@ -99,12 +100,12 @@ class SourceMoments:
             save_file(self.tensors(), temporary, metadata=header)
 
     def __repr__(self) -> str:
-        """Return one line: tensors of thousands of numbers say nothing in a notebook."""
+        """Return one line, without the tensors, which would flood a notebook."""
         return f"SourceMoments({len(self.classes)} layers, {len(self.cov)} with a covariance, {self.count} images)"
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SourceMoments:
-        """Read a file that ``save`` wrote; anything else is refused with what is wrong with it."""
+        """Read a file that ``save`` wrote; reject anything else and say what is wrong with it."""
         header, tensors = fitted_tensors(path, "moments", _FORMAT, _MAX_BYTES, ["classes.", "subspace.eigenvalues"])
         kinds = ("mean", "cov", "classes", "signature", "precision", "subspace")
         parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
@@ -123,7 +124,7 @@ class SourceMoments:
 
 
 def _is_subspace(parts: Mapping[str, Tensor]) -> bool:
-    """Tell whether the parts are those of a centred subspace, its basis orthonormal, or none at all."""
+    """Return whether the parts form a centred subspace with an orthonormal basis, or there are none."""
     if not parts:
         return True
     if parts.keys() != set(_SUBSPACE):
@@ -134,7 +135,7 @@ def _is_subspace(parts: Mapping[str, Tensor]) -> bool:
 
 
 def _are_moments(pair: tuple[Tensor | None, Tensor | None]) -> bool:
-    """Tell whether a mean (C) and a matrix (C x C), symmetric and without negative eigenvalues to rounding, fit."""
+    """Return whether a mean (C) fits a matrix (C x C) that is positive semi-definite up to rounding."""
     mean, matrix = pair
     if mean is None or matrix is None or mean.ndim != 1 or matrix.shape != (len(mean), len(mean)) or not len(mean):
         return False
@@ -152,10 +153,10 @@ def fit_source_moments(
     provenance: Mapping[str, Any] | None = None,
     layer: str = "",
 ) -> SourceMoments:
-    """Take the source's moments in one pass over images, with covariances where a layer has at most ``channels``.
+    """Compute the source's moments in one pass over images, with covariances for layers of at most ``channels``.
 
-    ``layer`` names the module whose output's subspace is fitted too. Note: 4,096 images are enough, and no more are
-    read. The classes are those that the model predicts: no labels.
+    ``layer`` names a module for whose output a subspace is fitted too. Note: 4,096 images are enough, and no more are
+    used. Classes are those that the model predicts: no labels are needed.
     """
     model.eval()
     device = next(model.parameters()).device
@@ -185,7 +186,7 @@ def fit_source_moments(
         if not first:
             first.append("")
         if first[0] == "":
-            seen.append(rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows)  # until there is a basis
+            seen.append(rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows)  # raw until a basis is fitted
 
     watching = [find_layer(model, layer).register_forward_hook(look_at_features)] if layer else []
     with hooked(watching), replaced_forward(batch_norms(model), look):
@@ -228,13 +229,13 @@ def fit_source_moments(
 
 
 class _Fit:
-    """One layer's moments, and those of its classes, while the source is read."""
+    """Running moments of one layer, in total and per class, while the source is read."""
 
     def __init__(self, layer: _BatchNorm, full: bool) -> None:
         self.moments = Moments.zeros(layer.num_features, full, layer.running_mean.device)
         self.var = layer.running_var.float() + layer.eps
         zeros = torch.zeros(_CLASSES, layer.num_features, device=self.var.device)
-        self.sums = zeros[:, 0].clone(), zeros, zeros.clone()  # of each class: images, means and second moments
+        self.sums = zeros[:, 0].clone(), zeros, zeros.clone()  # by class: count, summed means and second moments
         self.last: tuple[Tensor, Tensor] | None = None  # means and second moments of the last batch; None: not called
 
     def look(self, rows: Tensor, before: int) -> None:
@@ -243,7 +244,7 @@ class _Fit:
         self.last = means, variances + means.square()
 
     def tell(self, classes: Tensor) -> None:
-        """Add the last batch's images to the classes that are kept."""
+        """Add the last batch's images to the moments of their classes, if these are kept."""
         if self.last is None:  # the network does not call the layer: an auxiliary head, for instance
             return
         kept = F.one_hot(classes % _CLASSES, _CLASSES).float().T * (classes < _CLASSES)
@@ -251,7 +252,7 @@ class _Fit:
             total += part
 
     def class_divergence(self) -> float:
-        """Return the mean divergence of a class from all, beyond what chance makes of it in so few images."""
+        """Return the mean divergence of a class from all classes, minus the part expected by chance."""
         found = []
         for n, mean, square in zip(*self.sums, strict=True):
             if n >= 2:

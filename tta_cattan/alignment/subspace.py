@@ -1,4 +1,4 @@
-"""A linear subspace of the features, the small file in which it travels with a model, and where that is kept."""
+"""A linear subspace of the features, the small file that stores it, and the path of that file."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tta_cattan.util.files import atomic_path, sha256_tensors, sha256_text
 from tta_cattan.util.state import stateful
 
 _FORMAT = "tta-cattan-subspace-2"
-_MAX_BYTES = 1 << 30  # a subspace of 16,384 features is a gigabyte; larger is not a subspace file
+_MAX_BYTES = 1 << 30  # a full basis of 16,384 features is a gigabyte; anything larger is not a subspace
 _STATISTICS = ("running_mean", "running_var")
-_DIGITS = 12  # of the hash, in a file name
+_DIGITS = 12  # digits of the hash in a file name
 
 
 @stateful
 @dataclass(frozen=True, repr=False)
 class Subspace:
-    """An orthonormal basis (D x d) with the eigenvalues (all that were found, descending), mean, count and origin.
+    """An orthonormal basis (D x d) with all eigenvalues (descending), mean, sample count and provenance.
 
     ``centered`` says whether the basis is of the covariance (PCA) or of the second moment (uncentred SVD);
-    ``mean`` is None where it was not kept. ``layer`` is the module whose output was fitted ('': the input of the
-    classifier; None: not known). ``provenance`` is free text by key: model hash, data, versions.
+    ``mean`` is None if it was not kept. ``layer`` is the module whose output was fitted ('': the input of the
+    classifier; None: unknown). ``provenance`` is free text by key: model hash, data, versions.
     """
 
     basis: Tensor
@@ -54,7 +54,7 @@ class Subspace:
         return self.basis.shape[1]
 
     def __repr__(self) -> str:
-        """Return one line: tensors of thousands of numbers say nothing in a notebook."""
+        """Return one line, without the tensors, which would flood a notebook."""
         kind = "centred" if self.centered else "uncentred"
         layer = "" if self.layer is None else f", layer {self.layer or 'input of the classifier'!r}"
         return f"Subspace({self.d} directions of {self.dim} features, {self.count} samples, {kind}{layer})"
@@ -63,7 +63,7 @@ class Subspace:
         """Return the subspace of the first ``d`` directions."""
         if not 1 <= d <= self.d:
             raise UserError(f"d = {d}: this subspace has {self.d} directions, so d must be in 1..{self.d}")
-        # A copy: a view would keep the directions that are left out in memory.
+        # A copy: a view would keep the dropped directions in memory.
         return replace(self, basis=self.basis[:, :d].clone())
 
     def to(self, device: torch.device | str) -> Subspace:
@@ -75,17 +75,17 @@ class Subspace:
         """``(||m - m_s||^2 + (s - s_s)^2) / s_s^2`` of features (n x D) with mean ``m`` and total variance ``s^2``."""
         if self.mean is None:
             raise UserError("this subspace was saved without its mean, so that no distance to it is known: fit it anew")
-        own = self.eigenvalues.double().sum()  # all that were found: their sum is the total variance
+        own = self.eigenvalues.double().sum()  # all eigenvalues: their sum is the total variance
         shift = (features.double().mean(0) - self.mean.to(features.device).double()).square().sum().to(own)
         spread = features.double().var(0).sum().sqrt().to(own) - own.sqrt()
         return ((shift + spread.square()) / own).item()
 
     def without_mean(self) -> Subspace:
-        """Return a copy that does not hold the mean feature."""
+        """Return a copy without the mean feature."""
         return replace(self, mean=None)
 
     def without_model(self) -> Subspace:
-        """Return a copy that does not say whose features were fitted."""
+        """Return a copy without the hash of the model it was fitted to."""
         return replace(self, provenance={k: v for k, v in self.provenance.items() if k != "weights_sha256"})
 
     def save(self, path: str | os.PathLike[str], dtype: torch.dtype = torch.float32) -> None:
@@ -110,7 +110,7 @@ class Subspace:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Subspace:
-        """Read a file that ``save`` wrote; anything else is refused with what is wrong with it."""
+        """Read a file that ``save`` wrote; reject anything else and say what is wrong with it."""
         header, tensors = fitted_tensors(path, "subspace", _FORMAT, _MAX_BYTES, ["eigenvalues"])
         basis, eigenvalues = (tensors.get(name, torch.empty(())) for name in ("basis", "eigenvalues"))
         mean, layer = tensors.get("mean"), header.get("layer")
@@ -128,7 +128,7 @@ class Subspace:
             problem = f"its basis is not orthonormal (off by {off:.1e})"
         if problem:
             raise UserError(f"subspace file {path} is damaged: {problem}; {FIT_AGAIN}")
-        # A basis stored as float16 is orthonormal to 1e-3 only; QR brings it back to float32's precision.
+        # A basis stored as float16 is only orthonormal to 1e-3; QR restores float32 precision.
         basis = basis.float() if basis.dtype == torch.float32 else reorthonormalize(basis.float())
         mean = None if mean is None else mean.float()
         return cls(basis, eigenvalues.float(), mean, header["count"], centered, header["provenance"], layer)
@@ -141,27 +141,27 @@ def orthonormality_error(basis: Tensor) -> float:
 
 
 def reorthonormalize(basis: Tensor) -> Tensor:
-    """Return the orthonormal basis of the same span that QR gives, each column with the sign it had."""
+    """Return an orthonormal basis of the same span, by QR, with the sign of each column kept."""
     q, r = torch.linalg.qr(basis.cpu().double())
     return (q * r.diagonal().sign()).to(basis)
 
 
 def float64_device(device: torch.device) -> torch.device:
-    """Return ``device``, or the CPU where it has no float64 (MPS)."""
+    """Return ``device``, or the CPU if the device has no float64 (MPS)."""
     return torch.device("cpu") if device.type == "mps" else device
 
 
 def sha256_weights(model: nn.Module) -> str:
     """Return the SHA-256 of a network's parameters and normalisation statistics, whatever their names.
 
-    Note: wrappers rename the weights and add buffers, such as an input normalisation; the hash stays the same.
+    Note: wrappers rename weights and add buffers, such as an input normalisation; the hash does not change.
     """
     statistics = [value for name, value in model.named_buffers() if name.rpartition(".")[2] in _STATISTICS]
     return sha256_text("".join(sorted(sha256_tensors({"": value}) for value in [*model.parameters(), *statistics])))
 
 
 def require_model(what: str, provenance: Mapping[str, Any], model: nn.Module) -> None:
-    """Refuse another model than the one that something was fitted to, where that is known."""
+    """Reject a model other than the one that a source file was fitted to, if that is recorded."""
     made_for = provenance.get("weights_sha256")
     if made_for is not None and made_for != (weights := sha256_weights(model)):
         raise UserError(
@@ -171,15 +171,15 @@ def require_model(what: str, provenance: Mapping[str, Any], model: nn.Module) ->
 
 
 def subspace_path(ckpt_dir: str | os.PathLike[str], arch: str, weights: str, centered: bool, layer: str = "") -> Path:
-    """Return where the subspace of a model is kept: ``<ckpt_dir>/subspaces/<arch>-<weights>-<kind>.safetensors``.
+    """Return the path of a model's subspace: ``<ckpt_dir>/subspaces/<arch>-<weights>-<kind>.safetensors``.
 
-    The kind is ``pca`` or ``uncentred``, and the layer where it is not the input of the classifier.
+    The kind is ``pca`` or ``uncentred``, followed by the layer unless it is the input of the classifier.
     """
     return Path(ckpt_dir) / "subspaces" / _name(_file_name(arch), weights[:_DIGITS], centered, layer)
 
 
 def moments_path(ckpt_dir: str | os.PathLike[str], arch: str, weights: str, channels: int, layer: str = "") -> Path:
-    """Return where a model's moments are kept: ``<ckpt_dir>/subspaces/<arch>-<weights>-moments-<channels>``."""
+    """Return the path of a model's moments, named as its subspaces are with ``moments-<channels>`` as the kind."""
     parts = [_file_name(arch), weights[:_DIGITS], "moments", str(channels), *([_file_name(layer)] if layer else [])]
     return Path(ckpt_dir) / "subspaces" / f"{'-'.join(parts)}.safetensors"
 
@@ -191,7 +191,7 @@ def find_subspaces(
     arch: str | None = None,
     weights: str | None = None,
 ) -> list[Path]:
-    """Return the kept subspaces of an architecture, or of these weights under any name of their architecture."""
+    """Return the cached subspaces of an architecture, or of given weights under any architecture name."""
     model = "*" if arch is None else glob.escape(_file_name(arch))
     digits = "?" * _DIGITS if weights is None else weights[:_DIGITS]
     return sorted((Path(ckpt_dir) / "subspaces").glob(_name(model, digits, centered, layer)))
@@ -203,5 +203,5 @@ def _name(model: str, digits: str, centered: bool, layer: str) -> str:
 
 
 def _file_name(arch: str) -> str:
-    """Return an architecture's name as part of a file name: ``torchvision/resnet18`` has a slash."""
+    """Make a name fit for a file name: ``torchvision/resnet18`` has a slash."""
     return re.sub(r"[^\w.-]", "_", arch)

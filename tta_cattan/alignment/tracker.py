@@ -16,37 +16,38 @@ _REPAIR_EVERY = 64  # updates between two re-orthonormalisations: float32 drifts
 
 @stateful
 class SubspaceTracker:
-    """The d leading directions of all batches seen so far, absorbed one at a time in O(D (d + B)^2).
+    """The d leading directions of all batches seen so far, updated batch by batch in O(D (d + B)^2).
 
-    It starts from ``start`` (the source subspace), counted as ``prior`` samples: with few target samples the missing
-    directions stay the source's, so the first batch causes no rank problem. Before each batch the past is weighted by
-    ``decay`` (1 = never forgets). The past is held as ``basis diag(energy) basis^T``, its (decayed) scatter; a batch
-    is split into its part inside the basis and the rest, and a (d + B)-sized eigenproblem gives the new basis.
+    It starts from ``start`` (the source subspace), which counts as ``prior`` samples: with few target samples the
+    missing directions stay the source's, so the first batch causes no rank problem. Before each batch the past is
+    weighted by ``decay`` (1 = never forgets). The past is stored as ``basis diag(energy) basis^T``, its (decayed)
+    scatter; a batch is split into its part inside the basis and the rest, and a (d + B)-sized eigenproblem gives the
+    new basis.
     """
 
     def __init__(self, start: Subspace, d: int, center: bool = True, decay: float = 1.0, prior: float = 200.0) -> None:
         if not 1 <= d <= start.dim:
             raise UserError(f"d = {d}: the features have {start.dim} dimensions, so d must be in 1..{start.dim}")
-        # The sums need float64, which MPS does not have: the tracker lives on the CPU there.
+        # The sums need float64, which MPS does not have: there the tracker runs on the CPU.
         start = start.to(float64_device(start.basis.device))
         self.center = center
         self.decay = decay
-        self.basis = _complete(start.basis, d)  # the principal directions, in the order of their energy
-        self.turned = self.basis  # the same span in the coordinates that were handed out
+        self.basis = _complete(start.basis, d)  # the principal directions, in the order of ``energy``
+        self.turned = self.basis  # the same span, in the coordinates last returned
         self.energy = torch.zeros(d, device=start.basis.device)
-        # The mean is the target's alone: merging it with the source's would take the shift between the two domains
+        # The mean is the target's alone: merged with the source's, the shift between the two domains would be mistaken
         # for a direction in which the target varies.
         self.count = 0.0
         self.mean = torch.zeros(start.dim, device=start.basis.device)
         known = min(d, start.d, len(start.eigenvalues))
         # A subspace without samples (the classifier's row space) has no spectrum on the features' scale:
-        # it only fills the directions that no batch has claimed yet.
+        # it only fills the directions that no batch has covered yet.
         if start.count:
             self.energy[:known] = prior * start.eigenvalues[:known]
         self.updates = 0
 
     def update(self, features: Tensor) -> Tensor:
-        """Absorb a batch of features (B x D) and return the new basis (D x d), turned towards the last one."""
+        """Add a batch of features (B x D) and return the new basis (D x d), rotated towards the last one."""
         rows = features.detach().to(self.basis)
         old = self.basis
         if self.center:
@@ -62,7 +63,7 @@ class SubspaceTracker:
         small.diagonal()[:d] = self.decay * self.energy.double()
         coordinates = torch.cat([inside.double(), outside], 1)
         small += coordinates.T @ coordinates
-        # Directions that nothing has claimed yet tie at zero: a hair of preference keeps the old ones among them.
+        # Directions without energy tie at zero: a tiny bonus gives the old ones precedence.
         small.diagonal()[:d] += 1e-9 * small.diagonal().max()
         values, vectors = torch.linalg.eigh(small)
         leading = vectors[:, -d:].to(old.dtype)
@@ -75,7 +76,7 @@ class SubspaceTracker:
         return self.turned
 
     def _centred(self, rows: Tensor) -> Tensor:
-        """Update the mean and return the rows around it, plus the row that the mean's shift adds to the scatter."""
+        """Update the mean; return the centred rows, plus a row for what the mean's shift adds to the scatter."""
         n, m = self.decay * self.count, len(rows)
         batch_mean = rows.mean(0)
         shift = batch_mean - self.mean
@@ -85,12 +86,12 @@ class SubspaceTracker:
 
 
 def _new_directions(outside: Tensor, basis: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
-    """Return an orthonormal basis (D x e) of rows that lie outside ``basis``, and their coordinates in it (float64).
+    """Return an orthonormal basis (D x e) of the rows' part outside ``basis``, and their coordinates in it (float64).
 
-    Note: what is left of a row by rounding alone is no direction: e counts those with more than 1e-10 of the energy. A
-    single centred sample, whose rows are zero but for one, would otherwise bring arbitrary directions in.
+    Note: rounding errors are no directions: only those with more than 1e-10 of the energy are kept. Otherwise a single
+    centred sample, whose rows are all zero except one, would add arbitrary directions.
     """
-    outside = (outside - (outside @ basis) @ basis.T).double()  # the second projection removes the first one's rounding
+    outside = (outside - (outside @ basis) @ basis.T).double()  # the second projection removes the rounding errors
     values, vectors = torch.linalg.eigh(outside @ outside.T)
     kept = values > 1e-10 * energy
     scale = values[kept].sqrt()
@@ -100,15 +101,15 @@ def _new_directions(outside: Tensor, basis: Tensor, energy: Tensor) -> tuple[Ten
 def turn_towards(basis: Tensor, reference: Tensor) -> Tensor:
     """Return the basis of the same span that is closest to ``reference`` (orthogonal Procrustes).
 
-    Note: only the span matters to the alignment; keeping the coordinates still keeps ``Phi`` and the optimiser's
-    moments meaningful while the basis moves.
+    Note: only the span matters to the alignment; stable coordinates keep ``Phi`` and the optimiser's moments meaningful
+    while the basis moves.
     """
     u, _, vh = torch.linalg.svd((basis.T @ reference).double())
     return basis @ (u @ vh).to(basis.dtype)
 
 
 def _complete(basis: Tensor, d: int) -> Tensor:
-    """Return an orthonormal basis of d columns that begins with (the first d of) ``basis``."""
+    """Return an orthonormal basis of d columns: the first d of ``basis``, completed by random ones if needed."""
     if d <= basis.shape[1]:
         return basis[:, :d].clone()
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""The adaptation methods, one file each over one base class; importing this package registers them."""
+"""The adaptation methods, one file each on a common base class; importing this package registers them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod, Batch
 from tta_cattan.methods.target import Target
 from tta_cattan.util.errors import UserError
 
-# Registered in the order of the paper's tables, which is the order of rows and colours in ours.
+# Registered in the order of the paper's tables, which also sets the order of rows and colours in ours.
 # isort: off
 from tta_cattan.methods.source import Source
 from tta_cattan.methods.norm import Norm
@@ -35,10 +35,10 @@ def setup_model(
     num_classes: int | None = None,
     source_subspace: Subspace | SourceMoments | None = None,
 ) -> AdaptationMethod:
-    """Return ``model`` under the method that ``cfg.MODEL.ADAPTATION`` names: ``outputs = model(x)`` infers and adapts.
+    """Wrap ``model`` in the method that ``cfg.MODEL.ADAPTATION`` names: ``outputs = model(x)`` predicts and adapts.
 
-    ``num_classes`` helps to find the classifier of a model with several linear layers; ``source_subspace`` is for
-    CATTAn (otherwise ``CATTAN.SOURCE_BASIS`` says where to find it), or the source's moments for CATTAn-F.
+    ``num_classes`` helps to find the classifier of a model with several linear layers. ``source_subspace`` is for
+    CATTAn (by default, the one that ``CATTAN.SOURCE_BASIS`` names); CATTAn-F takes the source's moments here.
     """
     try:
         name = cfg.MODEL.ADAPTATION
@@ -51,5 +51,5 @@ def setup_model(
 
 
 def method_title(name: str) -> str:
-    """Return a method's name as papers write it; a name that is not registered is its own title."""
+    """Return a method's display name, as in papers; a name without one is returned unchanged."""
     return (ADAPTATION_REGISTRY.get(name).title if name in ADAPTATION_REGISTRY else "") or name

@@ -1,4 +1,4 @@
-"""What every adaptation method shares, in the order of a batch: predict, update, forget; then fold and save."""
+"""The base class of all adaptation methods: predict, update and reset; then fold and save."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from tta_cattan.alignment import SourceMoments, Subspace
 
-# Unlabelled target data as a method sees it: (indices or None, inputs), again and again. A caller may also give batches
-# of images or (images, labels).
+# Unlabelled target data as a method sees it: (indices or None, inputs), iterable more than once. Callers may also pass
+# batches of images or (images, labels).
 Batches = Iterable[tuple[Tensor | None, Tensor]]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -59,17 +59,18 @@ _HAS_FUSED_ADAM = tuple(int(part) for part in torch.__version__.split(".")[:2]) 
 class AdaptationMethod(Guarded, Keyed, nn.Module):
     """A model that adapts to the unlabelled data it predicts.
 
-    A method is one class: its ``title``, its keys (declared once, for its constructor and for configs), and its verbs.
+    A method is one class: a ``title``, keys (declared once, for the constructor and for configs) and the operations it
+    overrides.
 
-    Note: like TENT, it takes the model over: pass a copy to keep the original.
+    Note: like TENT, it modifies the model in place: pass a copy to keep the original.
     """
 
-    title: ClassVar[str] = ""  # as papers write its name; empty: the registered name
-    adapts: bool = True  # whether forward updates anything; False needs no normalisation layers
+    title: ClassVar[str] = ""  # display name, as in papers; empty: the registered name
+    adapts: bool = True  # whether forward updates parameters; if not, no normalisation layers are needed
     needs_images: ClassVar[bool] = False
-    target_type: ClassVar[type[Target]] = Target  # what it learns of a target
-    source_argument: ClassVar[str] = ""  # of the constructor: what it knows of the source's data; empty: nothing
-    resumable: ClassVar[bool] = True  # whether state_dict holds all that an unfinished stream goes on from
+    target_type: ClassVar[type[Target]] = Target  # the state it keeps per target
+    source_argument: ClassVar[str] = ""  # constructor argument for the source statistics; empty: none
+    resumable: ClassVar[bool] = True  # whether state_dict is enough to resume an unfinished stream
 
     steps: int = key(1, "updates per batch", at_least(1), origin="TENT", at="OPTIM.STEPS")
     lr: float = key(1e-3, "learning rate", at_least(0), origin="TENT", at="OPTIM.LR")
@@ -130,11 +131,11 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         source_subspace: Subspace | SourceMoments | None = None,
         **options: Any,
     ) -> None:
-        """Configure ``model``; the options are the class's keys, checked as in a config.
+        """Wrap ``model``; the options are the class's keys, checked as in a config.
 
-        ``optimizer`` is a name or maps parameters to any torch optimiser (default: Adam); ``num_classes`` helps to
-        find the classifier of a model with several linear layers; ``source_subspace`` is for methods that align. What
-        is refused is refused before ``model`` is changed.
+        ``optimizer`` is a name, or a function from parameters to any torch optimiser (default: Adam); ``num_classes``
+        helps to find the classifier of a model with several linear layers; ``source_subspace`` is for methods that
+        align. Invalid arguments are rejected before ``model`` is changed.
         """
         super().__init__()
         self.lock = Lock()
@@ -146,12 +147,12 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         if source_subspace is not None and not self.source_argument:
             name = self.title or type(self).__name__
             raise UserError(f"{name} uses no source data: leave source_subspace out")
-        self.source_subspace: Any = source_subspace  # which kind, the method checks
+        self.source_subspace: Any = source_subspace  # the method checks its type
         self.safety = Safety(self.on_collapse, self.on_divergence)
         self.target, self.streams = self.target_type(), Streams()
-        self.new_batch = True  # False at the second and later updates on one batch, which counts once
+        self.new_batch = True  # False at repeated updates on one batch, which counts only once
         self._loaded: dict[str, Any] | None = None
-        self._notes: Notes | None = None  # what the present batch was normalised by, while it adapts the network
+        self._notes: Notes | None = None  # statistics that normalised the current batch, while adapting
         self._pauses = 0
         self.optimizer: torch.optim.Optimizer | None = None
         self.inspect(model)
@@ -163,12 +164,12 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
                 layer.momentum = self.statistics_momentum
         self._source_state = self._adapted_state()
         self.begin_target()
-        # A function of the module, not a bound method or closure: copies and pickles call their own.
+        # A module-level function, not a bound method or closure, so that a copied or unpickled method calls its own.
         self.register_load_state_dict_post_hook(_state_loaded)
         mark_wrapped(model, type(self).__name__)
 
     def inspect(self, model: nn.Module) -> None:
-        """Look for what the method needs in ``model``, refuse what lacks it, and change nothing."""
+        """Find what the method needs in ``model`` and reject a model that lacks it, without changing it."""
         require_plain(model)
         if self.adapts:
             require_adaptable(model, type(self).__name__)
@@ -179,8 +180,8 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
                 raise UserError(f"classes=False (CLASSES.USE False) needs no linear classifier. {error}") from None
 
     def configure_model(self, model: nn.Module) -> nn.Module:
-        """Freeze the model and free the scale and shift of its normalisation layers."""
-        # Evaluation mode: dropout and stochastic depth would make predictions random; statistics are set apart.
+        """Freeze the model, except for the scale and shift of its normalisation layers."""
+        # Evaluation mode: dropout and stochastic depth would make predictions random; statistics are set separately.
         model.eval()
         model.requires_grad_(False)
         for param in affine_parameters(model)[0] if self.adapts else []:
@@ -188,14 +189,14 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         return model
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
-        """Return the parameters that are updated, and their names."""
+        """Return the trainable parameters and their names."""
         return affine_parameters(self.model) if self.adapts else ([], [])
 
     def forward(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
-        """Infer and adapt; the logits are those from before the last update.
+        """Predict a batch and adapt to it; the logits are those from before the last update.
 
-        Note: as hosts expect, it adapts after ``eval()`` and under ``no_grad`` and ``inference_mode`` too; not inside
-        ``paused()``.
+        Note: it also adapts after ``eval()`` and under ``no_grad`` and ``inference_mode``, which host frameworks use,
+        but not inside ``paused()``.
         """
         require_batch(x)
         if self._pauses:
@@ -210,8 +211,8 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
     def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None, again: bool = False) -> Tensor:
         """Update once on a batch and return its logits from before the update.
 
-        ``indices`` are the samples' places in the target set, for methods that keep something per sample; ``again``
-        says that it is the last batch once more, which counts once in what is learnt of the target.
+        ``indices`` are the samples' positions in the target set, for methods with per-sample state; ``again`` marks a
+        repeat of the last batch, which counts only once in the target's state.
         """
         if self._pauses:
             return self.predict(x)
@@ -222,7 +223,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
             self._notes = None
 
     def _adapt(self, x: Tensor, indices: Tensor | None, again: bool) -> Tensor:
-        """Update once, unless there is nothing to update or the loss forbids it."""
+        """Update once, unless there is nothing to update, safety is resting, or the update is not finite."""
         self.new_batch = not again
         if self.optimizer is None or self.safety.rests(self.new_batch):
             logits = self.predict(x)
@@ -231,7 +232,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
             return logits
         x = x.clone() if x.is_inference() else x
         fresh = self._fresh_logits(x) if self.new_batch and self.safety.compares() else None
-        # In mode "running" the pass moves the statistics before the loss shows whether it should have.
+        # In mode "running" the forward pass moves the statistics before the loss shows whether the update is valid.
         layers = self.statistics_layers if self.statistics == "running" else []
         moved = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
         logits, loss = self.loss_calculation(x, indices)
@@ -255,9 +256,9 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
 
     @torch.no_grad()
     def _fresh_logits(self, x: Tensor) -> Tensor:
-        """Return what the method would predict after a reset.
+        """Return the logits that the method would give after a reset.
 
-        Note: it comes before the pass that adapts, since a monitor takes the last one over a batch.
+        Note: this pass comes before the one that adapts, because a monitor reads the last pass over a batch.
         """
         notes, self._notes = self._notes, None
         with self.at_start():
@@ -266,14 +267,14 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         return logits
 
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the logits of a batch and the loss to be minimised on it."""
+        """Return the logits of a batch and the loss to minimise."""
         logits = self.infer(x, adapting=True)
         return logits, self.guarded_loss(logits)
 
     def guarded_loss(self, logits: Tensor) -> Tensor:
-        """Return the loss, or NaN where the logits are not finite.
+        """Return the loss, or NaN if any logit is not finite.
 
-        Note: binary cross-entropy raises on NaN, and on a GPU it ends the process.
+        Note: binary cross-entropy raises on NaN, and on a GPU it kills the process.
         """
         return self.loss(logits) if all_finite(logits.detach()) else torch.full_like(logits[0, 0], float("nan"))
 
@@ -282,15 +283,15 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         raise NotImplementedError(f"{type(self).__name__} updates parameters but has no loss")
 
     def balance_loss(self, logits: Tensor) -> Tensor:
-        """``L_CB`` of a batch, or the divergence of the running mean prediction, for methods with ``class_balance``."""
+        """Return ``L_CB`` of a batch or the divergence of the running mean prediction, as ``class_balance`` says."""
         if self.class_balance == "running":
             return self.target.balance(logits, self.kappa, self.new_batch)
         return CLASS_BALANCE[self.class_balance](logits)
 
     def _backward(self, loss: Tensor, value: float, statistics: list[Tensor]) -> str:
-        """Back-propagate; return what forbids an update because it is not finite, or an empty string.
+        """Back-propagate; return what is not finite and so rules out an update, or an empty string.
 
-        ``value`` is the loss as a number, ``statistics`` the buffers that the forward pass has moved.
+        ``value`` is the loss as a number, ``statistics`` the buffers that the forward pass has updated.
         """
         if not math.isfinite(value):
             return "loss"
@@ -302,10 +303,10 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         return "gradient" if gradients and not in_range(gradients) else ""
 
     def infer(self, x: Tensor, adapting: bool) -> Tensor:
-        """Run the model under the method's statistics and precision; half precision comes back as float32.
+        """Run the model with the method's statistics and precision; half-precision logits are returned as float32.
 
-        Note: one sample is no basis for statistics. It does not move running ones and is not blended in, and where a
-        BatchNorm layer has no spatial extent to take them from, the whole pass uses the source's.
+        Note: one sample is too few for batch statistics. It is neither blended nor added to the running statistics,
+        and if a BatchNorm layer has no spatial extent to take statistics from, the whole pass uses the source's.
         """
         if torch.jit.is_tracing():
             raise UserError(
@@ -313,7 +314,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
                 "Trace fold(), the adapted network"
             )
         require_batch(x)
-        self.model.eval()  # a host may have called train() on something inside
+        self.model.eval()  # a host may have called train() on a submodule
         single = len(x) == 1
         x = with_mirror_images(x) if self.mirror else x
         adapting = adapting and not (single and self.statistics == "running")
@@ -335,7 +336,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         return self.joined(logits)
 
     def _normalizing(self, single: bool) -> AbstractContextManager[Notes]:
-        """Blend statistics where the method does, and note those of the batch where they will be wanted."""
+        """Blend the statistics if the method does, and record those of the batch if they will be needed."""
         if self.statistics == "blend" and not single:
             return blending(self.statistics_layers, self.blend_scale, self.views)
         if self.statistics == "batch" and self._notes is not None:
@@ -344,20 +345,20 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
 
     @property
     def views(self) -> int:
-        """Rows of the model's input per sample: an image and, with ``mirror``, its mirror image."""
+        """Rows of the model's input per sample: 2 with ``mirror`` (the image and its mirror image), otherwise 1."""
         return 2 if self.mirror else 1
 
     def mean_of_views(self, rows: Tensor) -> Tensor:
-        """Return the mean of each sample's rows."""
+        """Return the mean over each sample's views."""
         return rows.unflatten(0, (self.views, -1)).mean(0) if self.mirror else rows
 
     def joined(self, logits: Tensor) -> Tensor:
-        """Return one row of logits per sample, in float32 at least: with ``mirror`` those of the mean prediction."""
+        """Return one row of logits per sample, at least float32; with ``mirror``, those of the mean prediction."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return mean_prediction(logits) if self.mirror else logits
 
     def logits_and_head_input(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
-        """Return the logits of a batch and the input of the classifier, the mean over the views (n x D)."""
+        """Return the logits of a batch and the classifier's input, averaged over the views (n x D)."""
         with watched(self.network.get_submodule(self.classifier)) as calls:
             logits = self.infer(x, adapting)
         joined = [Call(self.mean_of_views(features), self.joined(output)) for features, output in calls]
@@ -365,19 +366,19 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
 
     @property
     def network(self) -> nn.Module:
-        """The network that the method was given, in which names of layers are looked up."""
+        """The wrapped network, in which layer names are looked up."""
         return self.model
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch, by the target's classes too once ``finish`` found them; update nothing."""
+        """Return the logits of a batch, with the target's classes once ``finish`` has found them; update nothing."""
         if self.target.classes is None:
             return self.infer(x, adapting=False)
         return self.target.classes(*self.logits_and_head_input(x, adapting=False))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let the model predict without adapting in the block, whichever thread or stream calls it."""
+        """Predict without adapting inside the block, in all threads and streams."""
         with self.lock:
             self._pauses += 1
         try:
@@ -387,23 +388,23 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
                 self._pauses -= 1
 
     def reset(self, keep_known: bool = False) -> None:
-        """Restore the source state, bit for bit, and forget the target; or keep what ``prepare`` learnt of it."""
+        """Restore the source state bit for bit and forget the target; ``keep_known`` keeps what ``prepare`` learnt."""
         self._load_adapted(self._source_state)
         self.safety.restart()
         self.begin_target(self.target.known if keep_known else None)
 
     def begin_target(self, known: Any = None) -> None:
-        """Begin with a target of which nothing is known but ``known``, what ``prepare`` learnt of it."""
+        """Start a new target; ``known`` is what ``prepare`` learnt about it, if anything."""
         self.target = self.target_type(known)
         self.begin_updates()
 
     def begin_updates(self) -> None:
-        """Begin with an optimiser that remembers nothing."""
+        """Start with a fresh optimiser."""
         params, _ = self.collect_params()
         self.optimizer = self.new_optimizer(params) if params else None
 
     def new_optimizer(self, params: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return an optimiser of the parameters: by the factory that was given, otherwise by the options."""
+        """Return an optimiser for ``params``, from the given factory or else from the options."""
         if self.make_optimizer is not None:
             made = self.make_optimizer(params) if callable(self.make_optimizer) else None
             if not isinstance(made, torch.optim.Optimizer):
@@ -423,8 +424,8 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
                 )
             momentum = {"momentum": self.sgd_momentum, "dampening": self.dampening, "nesterov": self.nesterov}
             return torch.optim.SGD(params, **common, **momentum)
-        # On the CPU one pass does what is ten passes over the parameters otherwise; torch has it there since 2.4. On a
-        # GPU torch chooses.
+        # On the CPU, a fused update is one pass over the parameters instead of ten; torch has it there since 2.4. On a
+        # GPU, torch chooses.
         one_pass = _HAS_FUSED_ADAM and all(param.device.type == "cpu" for param in params)
         kind = getattr(torch.optim, self.optimizer_name)
         return kind(params, betas=(self.beta, 0.999), fused=True if one_pass else None, **common)
@@ -437,7 +438,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
 
     @torch.no_grad()
     def finish(self, batches: Batches) -> None:
-        """Find the target's classes after the last epoch (offline protocol), where ``classes`` asks for it."""
+        """Find the target's classes after the last epoch (offline protocol), if ``classes`` is set."""
         if not self.classes:
             return
         self.target.classes = None
@@ -450,7 +451,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
 
     @contextmanager
     def at_start(self) -> Iterator[None]:
-        """Have the parameters and buffers of the start for a while, as after ``reset(keep_known=True)``."""
+        """Use the initial parameters and buffers inside the block, as after ``reset(keep_known=True)``."""
         own = self._adapted_state()
         try:
             self._load_adapted(self._source_state)
@@ -460,7 +461,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
 
     @contextmanager
     def as_source(self) -> Iterator[None]:
-        """Be the source model for a while: its parameters, its statistics, and no target."""
+        """Act as the source model inside the block: its parameters, its statistics, and no target."""
         target, statistics = self.target, self.statistics
         try:
             self.target, self.statistics = self.target_type(), "source"
@@ -470,7 +471,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
             self.target, self.statistics = target, statistics
 
     def _adapted_state(self) -> dict[str, Tensor]:
-        """Copy what adaptation can change: the free parameters and the buffers of the normalisation layers."""
+        """Return copies of what adaptation can change: trainable parameters and buffers of the normalisation layers."""
         moving = {id(p) for p in self.model.parameters() if p.requires_grad}
         moving |= {id(b) for layer in self.statistics_layers for b in layer.buffers()}
         state = self.model.state_dict(keep_vars=True)
@@ -483,15 +484,15 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
             state[name].copy_(value)
 
     def describe(self) -> dict[str, Any]:
-        """Return facts about the adapted state that belong to a result."""
+        """Return facts about the adapted state to record with a result."""
         changed = self.target.changed
         return {**self.safety.describe(), **({} if changed is None else {"changed": changed})}
 
     def fold(self) -> nn.Module:
-        """Return a plain network of the source architecture, adapted; its state loads into a fresh one.
+        """Return the adapted model as a plain network of the source architecture, whose state dict fits a fresh one.
 
-        Note: its running statistics are the running mean of those that the batches were normalised by, so that it
-        answers the same for a batch of any size. What stands in its way says ``unfoldable``.
+        Note: its running statistics are the running mean of the statistics that normalised the batches, so its
+        predictions do not depend on the batch size. ``unfoldable`` says why a method cannot be folded.
         """
         if self.unfoldable:
             raise UserError(f"{self.title or type(self).__name__} cannot be folded: {self.unfoldable}")
@@ -507,7 +508,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
 
     @property
     def unfoldable(self) -> str:
-        """Why ``fold`` refuses, and what to choose instead, known before adaptation; empty where it does not."""
+        """Why ``fold`` would fail and what to choose instead, or empty; some methods know only after a batch."""
         if self.mirror:
             return (
                 "with MIRROR (mirror=True) a prediction is the mean of two passes, which no source architecture makes; "
@@ -523,9 +524,9 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
 
     @contextmanager
     def stream(self, name: str) -> Iterator[AdaptationMethod]:
-        """Be the stream ``name`` in the block: all verbs and attributes are that stream's, and other threads wait.
+        """Switch to the stream ``name`` inside the block: calls and attributes are that stream's; other threads wait.
 
-        A stream owns what adapts and shares the frozen network; a new one starts as the source model.
+        A stream owns its adapted state and shares the frozen network; a new stream starts as the source model.
         """
         with self.lock:
             before = self.streams.switch(self, name)
@@ -535,27 +536,27 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
                 self.streams.switch(self, before)
 
     def begin_stream(self) -> None:
-        """Begin a stream that has no past at all."""
+        """Start a stream from scratch, safety counts included."""
         self.safety = Safety(self.on_collapse, self.on_divergence)
         self.reset()
 
     def source_tensors(self) -> set[int]:
-        """Return the identities of the tensors that ``reset`` writes to, those of the present stream."""
+        """Return the ids of the tensors that ``reset`` writes to, in the current stream."""
         state = self.model.state_dict(keep_vars=True)
         return {id(state[name]) for name in self._source_state}
 
     def state_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
-        """Return the whole state, all streams included, whichever is present."""
+        """Return the full state of all streams, whichever is active."""
         with self.stream(DEFAULT):
             return super().state_dict(*args, **options)
 
     def load_state_dict(self, *args: Any, **options: Any) -> Any:
-        """Take the whole state, all streams included, whichever is present."""
+        """Load the full state of all streams, whichever is active."""
         with self.stream(DEFAULT):
             return super().load_state_dict(*args, **options)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Return what ``state_dict`` holds besides the model: target, safety's memory, optimiser, source, streams."""
+        """Return what ``state_dict`` holds besides the model: target, safety, optimiser, source state and streams."""
         optimizer = None if self.optimizer is None else self.optimizer.state_dict()
         own: dict[str, Any] = {"target": self.target, "safety": self.safety, "optimizer": optimizer}
         if self.streams.present == DEFAULT:
@@ -563,11 +564,11 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         return {**self.state_identity(), **pack(own)}
 
     def state_identity(self) -> dict[str, Any]:
-        """Return what a state's model and the one that loads it must have in common, besides their parameters."""
+        """Return what a saved state and the method that loads it must have in common, besides parameters."""
         return {"method": type(self).__name__, "classes": self.classes}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Keep the state until the model's own parameters are loaded; refuse another method's before they are."""
+        """Hold the state until the model's parameters are loaded; reject a state of another identity before that."""
         for name, own in self.state_identity().items():
             if (theirs := state.get(name, own)) != own:
                 raise UserError(
@@ -577,9 +578,9 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         self._loaded = state
 
     def state_loaded(self) -> None:
-        """Follow ``load_state_dict``: go on exactly where the state was taken.
+        """Complete ``load_state_dict``: resume exactly where the state was saved.
 
-        Note: a state that holds the model alone restarts the optimiser and begins a target of its own.
+        Note: a state that holds only the model restarts the optimiser and starts a new target.
         """
         loaded, self._loaded = self._loaded, None
         state = None if loaded is None else unpack(loaded, self.device)
@@ -596,12 +597,12 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
 
     @property
     def device(self) -> torch.device | None:
-        """Where the network is."""
+        """The network's device, or None if it has no parameters."""
         first = next(self.model.parameters(), None)
         return None if first is None else first.device
 
     def train(self, mode: bool = True) -> AdaptationMethod:
-        """Set the mode of the wrapper only: the model's modes belong to the method."""
+        """Set the mode of the wrapper only: the method controls the model's modes."""
         self.training = mode
         return self
 
@@ -616,7 +617,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
         num_classes: int | None = None,
         source_subspace: Subspace | SourceMoments | None = None,
     ) -> AdaptationMethod:
-        """Build the method from a config; what is not this method's concern is ignored."""
+        """Build the method from a config; keys of other methods are ignored."""
         options = {name: cls.value_in(cfg, name) for name in cls.constructor_keys()}
         if cls.source_argument:
             options[cls.source_argument] = cls.source_in(cfg, source_subspace)
@@ -624,17 +625,17 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
 
     @classmethod
     def source_in(cls, cfg: CfgNode, given: Any) -> Any:
-        """Return what a method that aligns knows of the source: the given, or what the config names."""
+        """Return the source statistics of a method that aligns: ``given``, or those that the config names."""
         return None
 
     @classmethod
     def needs_source_subspace(cls, cfg: CfgNode) -> bool:
-        """Return whether the method, as configured, needs a subspace of the source's features."""
+        """Return whether the method, as configured, needs statistics of source data."""
         return False
 
     @classmethod
     def identity(cls, cfg: CfgNode) -> str:
-        """Return what decides a result besides the config and the versions; '' = nothing."""
+        """Return what else determines a result, besides the config and the versions; '' = nothing."""
         return ""
 
 

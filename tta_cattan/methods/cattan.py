@@ -51,7 +51,7 @@ _LARGEST_FEATURES = 1e15
 @stateful
 @dataclass
 class CATTAnTarget(Target):
-    """A target's subspace, fitted beforehand (``known``) or tracked."""
+    """The target's subspace, fitted by ``prepare`` (``known``) or tracked from the batches."""
 
     known: Subspace | None = None
     tracker: SubspaceTracker | None = None
@@ -61,16 +61,16 @@ class CATTAnTarget(Target):
 class CATTAn(AdaptationMethod):
     """Align the target's feature subspace with the source's while the normalisation layers adapt.
 
-    ``L = lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB`` over the norm affines and ``Phi``. Offline, ``prepare``
-    fits ``W_t`` to all target features and sets ``Phi* = W_t^T W_s``; online, ``W_t`` starts at ``W_s`` and is tracked
-    from the batches. The features are the classifier's input, or the output of ``layer``. ``source_subspace=None``
-    takes the row space of the linear layer behind them for ``W_s``: no source data.
+    Minimises ``L = lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB`` over the affines and ``Phi``. Offline,
+    ``prepare`` fits ``W_t`` to all target features and sets ``Phi* = W_t^T W_s``; online, ``W_t`` starts at ``W_s`` and
+    is tracked from the batches. The features are the classifier's input, or the output of ``layer``. With
+    ``source_subspace=None``, ``W_s`` is the row space of the linear layer behind them, which needs no source data.
     """
 
     title = "CATTAn"
     node = "CATTAN"
     source_argument = "source_subspace"
-    lr = 1e-4  # the paper's
+    lr = 1e-4  # as in the paper
 
     d: int = key(0, "dimension of the subspaces; 0 = chosen by the stability rule", at_least(0), origin="paper")
     layer: str = key("", "module whose output is aligned; '' = the input of the classifier")
@@ -134,7 +134,7 @@ class CATTAn(AdaptationMethod):
 
     @classmethod
     def source_in(cls, cfg: CfgNode, given: Subspace | None) -> Subspace | None:
-        """Return the source subspace that a config names; None stands for the classifier's row space."""
+        """Return the given source subspace or the one that a config names; None means the classifier's row space."""
         choice = cls.value_in(cfg, "source_basis")
         if given is not None or choice == "classifier":
             return given
@@ -147,7 +147,7 @@ class CATTAn(AdaptationMethod):
         return Subspace.load(choice)
 
     def inspect(self, model: nn.Module) -> None:
-        """Find the layer to align and the source subspace, and build the aligned layer beside the model."""
+        """Find the layer to align and the source subspace, and build the aligned layer without inserting it."""
         super().inspect(model)
         self.follower: str | None = None  # the linear layer behind an aligned inner layer
         source = self.source_subspace
@@ -170,14 +170,14 @@ class CATTAn(AdaptationMethod):
         self._follower_checked = False
 
     def configure_model(self, model: nn.Module) -> nn.Module:
-        """Put the aligned layer in its place."""
+        """Insert the aligned layer and configure the model."""
         model = super().configure_model(replace_module(model, self.aligned_name, self._new))
         del self._new
         return model
 
     @property
     def aligned(self) -> AlignedHead | AlignedLayer:
-        """The layer with the alignment."""
+        """The layer that holds the alignment."""
         return self.model.get_submodule(self.aligned_name)
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
@@ -189,7 +189,7 @@ class CATTAn(AdaptationMethod):
         return params, names
 
     def begin_target(self, known: Subspace | None = None) -> None:
-        """Start from ``Phi*`` of the subspace that ``prepare`` fitted, or, without one, as the plain source model."""
+        """Start at ``Phi*`` of the subspace that ``prepare`` fitted, or as the plain source model without one."""
         if known is None:
             self.aligned.clear()
         else:
@@ -197,7 +197,7 @@ class CATTAn(AdaptationMethod):
         super().begin_target(known)
 
     def begin_updates(self) -> None:
-        """Begin with an optimiser that remembers nothing, ``Phi`` at ``phi_lr`` times the rate of the rest."""
+        """Start with a fresh optimiser, with ``Phi`` at ``phi_lr`` times the learning rate of the rest."""
         super().begin_updates()
         group, phi = self.optimizer.param_groups[0], self.aligned.phi
         if phi is not None and self.phi_lr != 1:
@@ -206,7 +206,7 @@ class CATTAn(AdaptationMethod):
 
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
-        """Fit ``W_t`` to the features of all batches, choose d where it is open, and set ``Phi`` to ``Phi*``."""
+        """Fit ``W_t`` to the features of all batches, choose d if it is not set, and set ``Phi`` to ``Phi*``."""
         aligned = self.aligned
         moments = FeatureMoments(aligned.in_features, aligned.like.device)
         with self._fitting_statistics():
@@ -219,7 +219,7 @@ class CATTAn(AdaptationMethod):
 
     @contextmanager
     def _fitting_statistics(self) -> Iterator[None]:
-        """Use the statistics that ``fit_statistics`` names."""
+        """Use the statistics that ``fit_statistics`` names inside the block."""
         own, self.statistics = self.statistics, "source" if self.fit_statistics == "source" else self.statistics
         try:
             yield
@@ -229,17 +229,17 @@ class CATTAn(AdaptationMethod):
     def loss_calculation(self, x: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits and the loss.
 
-        Note: without a target subspace from ``prepare`` the batch first moves the tracked one, and its logits see that.
+        Note: without a target subspace from ``prepare``, the batch first updates the tracked one, which its logits use.
         """
         if not self.aligned.enabled:
             self._start_tracking()
         elif all(param is not self.aligned.phi for group in self.optimizer.param_groups for param in group["params"]):
-            self.begin_updates()  # a state was loaded into the network itself
+            self.begin_updates()  # a state dict was loaded directly into the network
         logits, _ = self.logits_and_features(x, adapting=True)
         return logits, self.guarded_loss(logits)
 
     def logits_and_features(self, x: Tensor, adapting: bool) -> tuple[Tensor, Tensor]:
-        """Return the logits of a batch and the features that are aligned, as rows."""
+        """Return the logits of a batch and the features that enter the alignment, as rows."""
         tracking = adapting and self.target.tracker is not None and self.new_batch
         if self.layer and not self._follower_checked:
             self._check_follower(x)
@@ -254,18 +254,18 @@ class CATTAn(AdaptationMethod):
         return logits, call.features.flatten(0, -2)
 
     def loss(self, logits: Tensor) -> Tensor:
-        """``L = lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB``."""
+        """Return ``L = lambda_lr L_lr + lambda_align L_Phi + lambda_cb L_CB``."""
         loss = self.lambda_lr * CONFIDENCE[self.confidence](logits) + self.lambda_cb * self.balance_loss(logits)
         return loss + self.lambda_align * self.aligned.cost(self.align_reduction)
 
     @torch.no_grad()
     def predict_bypassed(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch without the alignment; the adapted normalisation stays."""
+        """Return the logits of a batch without the alignment but with the adapted normalisation."""
         with self.aligned.bypassed():
             return self.predict(x)
 
     def describe(self) -> dict[str, Any]:
-        """Add the dimensions of the alignment, the origin of the source basis and what the rule of d compares."""
+        """Add the dimensions of the alignment, the origin of the source basis and the curves of the stability rule."""
         facts = super().describe()
         if self.aligned.enabled:
             facts["d_target"], facts["d_source"] = self.aligned.optimum.shape
@@ -283,7 +283,7 @@ class CATTAn(AdaptationMethod):
         return facts
 
     def state_loaded(self) -> None:
-        """Follow ``load_state_dict``; weights of another network have another row space."""
+        """Complete ``load_state_dict``; if the loaded weights have another row space, take theirs as the source's."""
         if not self.source.count:
             weight = self._follower_weight(self.model) if self.layer else self.aligned.weight
             basis = self.source.basis.to(weight)
@@ -293,7 +293,7 @@ class CATTAn(AdaptationMethod):
 
     @property
     def unfoldable(self) -> str:
-        """A layer that no linear one follows, or a shift that the classifier has no bias for."""
+        """Why ``fold`` would fail: no linear layer follows the aligned one, or it has no bias for the shift."""
         behind = "a linear layer or 1x1 convolution that receives its output directly"
         if self.layer and self.follower is None:
             return f"layer {self.layer!r} is not followed by {behind}; align at one that is"
@@ -304,13 +304,13 @@ class CATTAn(AdaptationMethod):
         return super().unfoldable
 
     def _bias_behind(self) -> bool:
-        """Whether the linear layer behind the alignment has a bias."""
+        """Return whether the linear layer behind the alignment has a bias."""
         layer = self.aligned if self.follower is None else self.model.get_submodule(self.follower)
         return layer.bias is not None
 
     @contextmanager
     def at_start(self) -> Iterator[None]:
-        """Have ``Phi*`` of the subspace that ``prepare`` fitted, or, without one, no alignment."""
+        """Also use ``Phi*`` of the subspace that ``prepare`` fitted, or no alignment without one."""
         with super().at_start():
             if self.target.known is None:
                 with self.aligned.bypassed():
@@ -330,7 +330,7 @@ class CATTAn(AdaptationMethod):
         return replace_module(plain, self.follower, folded.requires_grad_(False).eval())
 
     def _align(self, target: Subspace) -> None:
-        """Align a target subspace with the source's, from the closed form."""
+        """Align a target subspace with the source's by the closed form."""
         shifted = self.centering == "shift"
         self.aligned.align(
             target.basis,
@@ -340,7 +340,7 @@ class CATTAn(AdaptationMethod):
         )
 
     def _start_tracking(self) -> None:
-        """Begin at the source subspace, before any target data was seen."""
+        """Start tracking at the source subspace, before any target data is seen."""
         d = self.d or self._rule(self.source.eigenvalues, self.source.count)
         source = self.source.to(self.aligned.like.device)
         tracker = SubspaceTracker(source, d, self.centering != "none", self.decay, self.prior)
@@ -349,10 +349,10 @@ class CATTAn(AdaptationMethod):
         self.begin_updates()
 
     def _absorb(self, features: Tensor) -> None:
-        """Let the features of a batch move the tracked subspace before they pass the alignment."""
+        """Update the tracked subspace with the features of a batch before they pass the alignment."""
         rows = features.flatten(0, -2)
-        # None of it belongs to a subspace: the step on a NaN is skipped, another shape is refused after the pass, and
-        # squares of larger features would overflow.
+        # Keep these out of the subspace: the update on a NaN is skipped, another shape is rejected after the pass, and
+        # the squares of huge features would overflow.
         misplaced = not self.layer and features.ndim != 2
         if misplaced or not torch.linalg.vector_norm(rows.float()) < _LARGEST_FEATURES:
             return
@@ -368,7 +368,7 @@ class CATTAn(AdaptationMethod):
         return basis[:, :d] if self.source.count else basis
 
     def _rule(self, target_eigenvalues: Tensor, n_target: int) -> int:
-        """Choose d by the stability rule; the classifier's row space has no spectrum and leaves it to the target."""
+        """Choose d by the stability rule; the classifier's row space has no spectrum, so only the target's counts."""
         if not n_target:  # online from the classifier alone: no spectrum to choose by
             return self.source.d
         source = self._source_spectrum()
@@ -376,7 +376,7 @@ class CATTAn(AdaptationMethod):
         return select_dimension(source, target_eigenvalues, n_target, self.delta, self.epsilon, self.relative_rule)
 
     def _source_spectrum(self) -> Tensor | None:
-        """Return the source eigenvalues that the rule may look at; the classifier's row space has none."""
+        """Return the source eigenvalues for the stability rule; the classifier's row space has none."""
         # The rule looks one eigenvalue past d; a file may hold more eigenvalues than directions.
         return self.source.eigenvalues[: self.source.d + 1] if self.source.count else None
 
@@ -389,7 +389,7 @@ class CATTAn(AdaptationMethod):
         return effective_linear(model.get_submodule(self.follower))[0].flatten(1)
 
     def _check_follower(self, x: Tensor) -> None:
-        """See whether the linear layer behind the aligned one receives its output; without source data it must."""
+        """Check whether the linear layer behind the aligned one receives its output; without source data it must."""
         self._follower_checked = True
         if self.follower is None:
             return
@@ -405,7 +405,7 @@ class CATTAn(AdaptationMethod):
         self.follower = None
 
     def _check_source(self, source: Subspace, dim: int | None) -> None:
-        """Refuse a source subspace that does not fit the features, the layer, d or the form of centring."""
+        """Reject a source subspace that does not match the features, the layer, d or the centring."""
         if not isinstance(source, Subspace):
             raise UserError(
                 f"source_subspace is {type(source).__name__} {str(source)[:60]!r}: give a Subspace, from "

@@ -1,4 +1,4 @@
-"""CATTAn-F: adaptation without a backward pass, by running moments and closed forms."""
+"""CATTAn-F: adaptation without a backward pass, from running moments and closed forms."""
 
 from __future__ import annotations
 
@@ -65,33 +65,33 @@ Colours = dict[str, tuple[Tensor, Tensor, Tensor]]
 @stateful
 @dataclass
 class ForwardTarget(Domains, Target):
-    """The domains met so far, and what folding and learning add."""
+    """The domains seen so far, and what folding and updates of ``Phi`` need."""
 
-    producers: dict[str, str] | None = None  # the convolution whose output each layer alone takes; None: not seen yet
+    producers: dict[str, str] | None = None  # by BatchNorm, the layer that feeds it alone; None: no batch yet
     consumer: str = ""  # the linear layer directly behind the projection
-    phi: Tensor | None = None  # of the projection, where it is learnt; None: the identity
-    rubbish: int = 0  # batches beyond FAR as a whole
+    phi: Tensor | None = None  # of the projection, if it is updated; None: the identity
+    rubbish: int = 0  # batches of which all images are beyond FAR
 
 
 @ADAPTATION_REGISTRY.register("cattan_forward")
 class CATTAnForward(AdaptationMethod):
-    """Give the input of every BatchNorm the source's moments, by closed forms: no gradient, no learning rate.
+    """Give the input of every BatchNorm the source's moments in closed form: no gradient, no learning rate.
 
-    ``x -> x T + b`` with ``T = (V + r I)^-1/2 (C + r' I)^1/2`` whitens by the target's covariance and colours by the
-    source's; a layer goes as far as the target's divergence from the source exceeds what chance and class frequencies
-    explain. Moments are kept per domain, in at most ``slots`` domains told apart by the first layer's statistics; a
-    batch that looks like the source passes through the source model unchanged.
+    ``x -> x T + b`` with ``T = (V + r I)^-1/2 (C + r' I)^1/2`` whitens with the target's covariance and colours with
+    the source's. How far a layer is aligned grows with the target's divergence from the source, beyond what chance and
+    class frequencies explain. Moments are kept per domain, for at most ``slots`` domains told apart by the first
+    layer's statistics; a batch that looks like the source passes through the source model unchanged.
 
-    Layers of more than ``channels`` channels, where a covariance is dear, align means and variances only; so do all
-    without ``source_moments`` (``fit_source_moments``), by the running statistics of the model alone.
+    Layers of more than ``channels`` channels, where a covariance is expensive, align means and variances only. So do
+    all layers without ``source_moments`` (``fit_source_moments``), using only the model's running statistics.
 
-    The output of ``layer``, where one is named, is projected onto the ``d`` main directions of the source's:
+    If ``layer`` is set, its output is projected onto the ``d`` main directions of the source's:
     ``z -> m_s + (z - m_s) W_s W_s^T``.
     """
 
     title = "CATTAn-F"
     node = "CATTAN_FORWARD"
-    adapts = False  # no parameter is free
+    adapts = False  # no parameter is updated
     source_argument = "source_moments"
 
     channels: int = key(
@@ -118,7 +118,7 @@ class CATTAnForward(AdaptationMethod):
     target: ForwardTarget
 
     def __init__(self, model: nn.Module, *, source_moments: SourceMoments | None = None, **options: Any) -> None:
-        """Take ``model`` over; without ``source_moments`` no source data is needed."""
+        """Wrap ``model``; without ``source_moments`` no source data is needed."""
         if "source_subspace" in options:
             raise UserError(f"{self.title} takes source_moments=fit_source_moments(net, loader), not a source_subspace")
         super().__init__(model, source_subspace=source_moments, **options)
@@ -130,7 +130,7 @@ class CATTAnForward(AdaptationMethod):
 
     @classmethod
     def source_in(cls, cfg: CfgNode, given: SourceMoments | None) -> SourceMoments | None:
-        """Return the source moments that a config names; None stands for running statistics."""
+        """Return the given source moments or those that a config names; None means the model's running statistics."""
         choice = cls.value_in(cfg, "source_moments")
         if given is not None or choice == "none":
             return given
@@ -144,9 +144,9 @@ class CATTAnForward(AdaptationMethod):
         return SourceMoments.load(choice)
 
     def inspect(self, model: nn.Module) -> None:
-        """Find the layers of batch normalisation, and refuse moments that are of another network."""
+        """Find the BatchNorm layers and reject moments of another network."""
         super().inspect(model)
-        self.statistics = "source"  # the layers' own; what they take in is moved instead
+        self.statistics = "source"  # the layers keep their own; their inputs are mapped instead
         layers = batch_norms(model)
         if not layers:
             raise UserError(
@@ -168,7 +168,7 @@ class CATTAnForward(AdaptationMethod):
                     f"{type(model).__name__} has not: they were made for another model. Make some for this one with "
                     "`tta-cattan fit-source`"
                 )
-        # Without source data: what one class moves most layers of CIFAR's ResNet-20 by.
+        # Without source data: a typical value, the divergence of one class at most layers of CIFAR's ResNet-20.
         self.class_shifts: Mapping[str, float] = dict.fromkeys(layers, 0.02) if given is None else given.classes
         if self.layer:
             find_layer(model, self.layer)
@@ -177,7 +177,7 @@ class CATTAnForward(AdaptationMethod):
         self.subspace = self._subspace() if self.layer else None
 
     def _apply(self, *args: Any, **options: Any) -> CATTAnForward:
-        """Take the moments along to another device."""
+        """Move the source moments to another device with the model."""
         super()._apply(*args, **options)
         device = self.device
         if self.source is not None and device is not None and self.source.signature.device != device:
@@ -187,7 +187,7 @@ class CATTAnForward(AdaptationMethod):
         return self
 
     def _subspace(self) -> tuple[Tensor, Tensor]:
-        """Return basis and mean of the source at ``layer``, or say what is missing."""
+        """Return the source's basis and mean at ``layer``; raise an error if the moments lack them."""
         known = None if self.source is None else self.source.subspace
         if known is None or known.mean is None or known.layer != self.layer:
             held = "none" if known is None else f"that of {known.layer!r}"
@@ -199,20 +199,20 @@ class CATTAnForward(AdaptationMethod):
         return known.basis, known.mean
 
     def _colours(self, source: SourceMoments) -> Colours:
-        """Return ``m``, ``C`` and ``(C + r I)^1/2`` of the layers that have a full covariance."""
+        """Return ``m_s``, ``C`` and ``(C + r' I)^1/2`` of the layers that have a full covariance."""
         few = {name: cov for name, cov in source.cov.items() if len(cov) <= self.channels}
         return {name: (source.mean[name], cov, matrix_power(with_ridge(cov), 0.5)) for name, cov in few.items()}
 
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
-        """Take the moments of the whole target set, which is one domain (offline protocol)."""
+        """Compute the moments of the whole target set as one domain (offline protocol)."""
         with self.whole_target(batches) as inputs:
             for x in inputs:
                 self.infer(x, adapting=True)
 
     @contextmanager
     def whole_target(self, batches: Batches) -> Iterator[Iterator[Tensor]]:
-        """Begin a target that is one domain and yield its inputs; forget it where there are none or the block fails."""
+        """Start a target that is one domain and yield its inputs; drop it if there are none or the block fails."""
         read = 0
 
         def inputs() -> Iterator[Tensor]:
@@ -232,13 +232,13 @@ class CATTAnForward(AdaptationMethod):
 
     @torch.no_grad()
     def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None, again: bool = False) -> Tensor:
-        """Predict a batch with the moments that it has moved; the same batch again moves nothing, nor does a pause."""
+        """Update the moments with a batch, then predict it; a repeated batch or a paused model updates nothing."""
         return self.infer(x, adapting=not self._pauses and not again)
 
     def infer(self, x: Tensor, adapting: bool) -> Tensor:
-        """Run the aligned model and, where it adapts, remember the classes that it predicts.
+        """Run the aligned model and, when adapting, record the predicted classes.
 
-        Note: images do not meet in the network, so one that holds NaN or Inf spoils its own logits alone.
+        Note: images do not interact in the network, so one that holds NaN or Inf corrupts only its own logits.
         """
         finite = None if all_finite(x) else torch.isfinite(x).flatten(1).all(1)
         if adapting and finite is not None and not finite.all():
@@ -267,7 +267,7 @@ class CATTAnForward(AdaptationMethod):
         return logits
 
     def _convolutions(self) -> dict[str, _ConvNd]:
-        """Return the ungrouped convolution that each BatchNorm alone takes in, by the BatchNorm's name."""
+        """Return the ungrouped convolution that feeds each BatchNorm and nothing else, by the BatchNorm's name."""
         if self.mixed_precision or not self.target.producers or torch.is_grad_enabled():
             return {}
         found = {name: self.model.get_submodule(producer) for name, producer in self.target.producers.items()}
@@ -278,13 +278,13 @@ class CATTAnForward(AdaptationMethod):
         }
 
     def _is_watched(self, name: str, conv: _ConvNd) -> bool:
-        """Return whether a hook sees what passes between a convolution and the BatchNorm ``name``."""
+        """Return whether a hook observes the tensor between a convolution and the BatchNorm ``name``."""
         return bool(conv._forward_hooks or self.model.get_submodule(name)._forward_pre_hooks)
 
     def merged(self, name: str, conv: _ConvNd, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weight and bias of a convolution with a map and the BatchNorm ``name`` behind it.
+        """Return the weight and bias of a convolution merged with the map and the BatchNorm ``name`` behind it.
 
-        Note: kept until the map or the BatchNorm is another, which is what makes it cheaper than the map itself.
+        Note: cached until the map or the BatchNorm changes; that is what makes it cheaper than applying the map.
         """
         kept, layer = self._merged.get(name), self.model.get_submodule(name)
         state = [conv.weight.dtype, *((id(param), param._version) for param in layer.parameters())]
@@ -296,12 +296,12 @@ class CATTAnForward(AdaptationMethod):
         return kept[2:]
 
     def begin_target(self, known: Any = None) -> None:
-        """Begin with no domain."""
+        """Start a target without any domain."""
         self._merged: dict[str, tuple[Tensor, list[Any], Tensor, Tensor]] = {}  # map, affines, weight, bias
         super().begin_target(known)
 
     def source_signature(self, layer: Any, size: int) -> tuple[Tensor, Tensor]:
-        """Return mean and precision of the source's signatures, which have ``size`` entries."""
+        """Return the mean and precision of the source's signatures, which have ``size`` entries."""
         if self.source is None:
             return running_signature(layer, size)
         if len(self.source.signature) != size:
@@ -312,7 +312,7 @@ class CATTAnForward(AdaptationMethod):
         return self.source.signature, self.source.precision
 
     def state_identity(self) -> dict[str, Any]:
-        """Add the layer that is projected and whose moments the source's are."""
+        """Add the layer that is projected and the hash of the source moments."""
         return {**super().state_identity(), "layer": self.layer, "source_moments": self._moments_hash}
 
     @cached_property
@@ -320,13 +320,13 @@ class CATTAnForward(AdaptationMethod):
         return "none" if self.source is None else sha256_tensors(self.source.tensors())
 
     def describe(self) -> dict[str, Any]:
-        """Add the number of domains, and what is known of the source."""
+        """Add the number of domains and the origin of the source moments."""
         known = "running statistics" if self.source is None else "data"
         return {**super().describe(), "domains": len(self.target.domains), "source_moments": known}
 
     @property
     def unfoldable(self) -> str:
-        """A layer that no convolution feeds alone, or a projection before no linear layer: the first batch shows it."""
+        """Why ``fold`` would fail, known after a batch: no layer to fold a map or the projection into."""
         known = self.target.producers
         if known is None:
             return super().unfoldable
@@ -345,10 +345,10 @@ class CATTAnForward(AdaptationMethod):
         return super().unfoldable
 
     def plain_network(self) -> nn.Module:
-        """Return a plain copy of the source architecture, aligned as for the domain at hand.
+        """Return a plain copy of the source architecture, aligned for the current domain.
 
-        ``T`` goes into the convolution directly before a layer and ``b`` into the layer's running mean. Where there is
-        no such convolution, only means and variances fold (``channels=0``).
+        ``T`` is folded into the convolution directly before a BatchNorm and ``b`` into its running mean. Without such
+        a convolution, only means and variances can be folded (``channels=0``).
         """
         plain, domain = plain_copy(self.model, StreamStatistics()), self.target.domain
         maps, producers = {} if domain is None else domain.maps, self.target.producers or {}
@@ -369,7 +369,7 @@ class CATTAnForward(AdaptationMethod):
         return plain
 
     def _folded_projection(self, plain: nn.Module, basis: Tensor, mean: Tensor) -> nn.Module:
-        """Return the network with the projection in the linear layer behind it."""
+        """Return the network with the projection folded into the linear layer behind it."""
         behind = self.target.consumer
         basis, phi = basis[:, : self.d], self.target.phi
         weight = (basis if phi is None else basis @ phi.T) @ basis.T
@@ -378,19 +378,19 @@ class CATTAnForward(AdaptationMethod):
 
 
 class _Pass:
-    """One pass through the network: the first layer finds the domain, every layer is aligned to it."""
+    """One pass through the network: the first layer identifies the domain, and every layer is aligned for it."""
 
     def __init__(self, method: CATTAnForward, adapting: bool, finite: Tensor | None) -> None:
         self.method, self.target, self.adapting = method, method.target, adapting
-        self.finite = finite  # the images that hold no NaN; None: all
+        self.finite = finite  # mask of the images without NaN or Inf; None: all
         self.parts: list[Part] = []
         self.uses = Uses() if adapting and self.target.producers is None else None
-        self.done: Tensor | None = None  # an output that has its BatchNorm behind it already
-        self.absorbed: set[str] = set()  # the BatchNorms whose convolution has moved their moments
+        self.done: Tensor | None = None  # a convolution's output that already includes its BatchNorm
+        self.absorbed: set[str] = set()  # the BatchNorms whose moments were updated by their convolution
         self.projection: Tensor | None = None
 
     def forward(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
-        """Stand in for a layer's forward."""
+        """Replace the forward of a BatchNorm."""
         if self.uses is None:
             return x if x is self.done else self.align(name, layer, x)
         self.uses.take(name, x)
@@ -398,7 +398,7 @@ class _Pass:
             return self.align(name, layer, x)
 
     def align(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
-        """Let a layer's input move the moments, then align it."""
+        """Update the moments with a layer's input, then return the layer's output for the aligned input."""
         if name not in self.absorbed:
             self.take(name, layer, x)
 
@@ -409,7 +409,7 @@ class _Pass:
         return self.by_part(aligned, x)
 
     def take(self, name: str, layer: _BatchNorm, x: Tensor) -> None:
-        """Let a layer's input, or a part of its positions, tell the domain if it is the first, and move the moments."""
+        """Update the moments with a layer's input, or a part of its positions; the first one identifies the domain."""
         with torch.autocast(x.device.type, enabled=False):
             if not self.parts:
                 self.choose(layer, signatures(x))
@@ -418,7 +418,7 @@ class _Pass:
                     self.absorb(part.domain, part, name, layer, x)
 
     def by_part(self, function: Callable[[Part, Tensor], Tensor], x: Tensor) -> Tensor:
-        """Return what ``function`` makes of the rows of each part, in the order of the batch."""
+        """Apply ``function`` to the rows of each part and return the results in the order of the batch."""
         if len(self.parts) == 1:
             return function(self.parts[0], x)
         result, views = torch.empty_like(x), self.method.views
@@ -427,11 +427,11 @@ class _Pass:
         return result
 
     def convolve(self, name: str, conv: _ConvNd, x: Tensor) -> Tensor:
-        """Stand in for the forward of the convolution before the BatchNorm ``name``, and do its work too.
+        """Replace the forward of the convolution before the BatchNorm ``name``, and do the BatchNorm's work too.
 
-        Note: the moments are of the plain output. A large map is not made for them: at every s-th position, which are
-        all that they see, it is the same convolution with a stride s times as long. Weights that are larger than the
-        batch are not worth a product.
+        Note: the moments need the plain output, but of a large map only every s-th position, which the convolution
+        gives with s times the stride. Merging does not pay off if a filter has more weights than the batch has
+        positions.
         """
         sizes = sizes_behind(conv, x)
         one, layer = self.parts[0] if len(self.parts) == 1 else Part(), self.method.model.get_submodule(name)
@@ -453,7 +453,7 @@ class _Pass:
         return self.done
 
     def hooks(self, model: nn.Module, layer: str) -> Iterator[RemovableHandle]:
-        """Note which layer gave each tensor and which one takes the projection, and project the output of ``layer``."""
+        """Yield hooks that record where tensors come from and where the projection goes, and that project ``layer``."""
         uses = self.uses
 
         def note(name: str, module: nn.Module, args: Any, output: Tensor) -> None:
@@ -469,8 +469,8 @@ class _Pass:
             yield model.get_submodule(layer).register_forward_hook(self.project)
 
     def project(self, module: nn.Module, args: Any, z: Tensor) -> Tensor:
-        """Return what the network sees of a layer's output; where no BatchNorm came before, it tells the domain."""
-        assert self.method.source is not None and self.method.subspace is not None  # or the layer had been refused
+        """Return a layer's output after the projection; if no BatchNorm came before, it identifies the domain."""
+        assert self.method.source is not None and self.method.subspace is not None  # ensured by inspect
         basis, mean = self.method.subspace
         if not self.parts:
             self.choose(module, feature_signatures(z, basis[:, : len(self.method.source.signature) - 1], mean))
@@ -479,7 +479,7 @@ class _Pass:
         return self.projection
 
     def choose(self, layer: nn.Module, found: Tensor) -> None:
-        """Find the domain of a batch by its signatures, or those of its images, or begin one."""
+        """Assign a batch, or each of its images, to a domain by the signatures ``found``, or start a new domain."""
         method = self.method
         centre, precision = method.source_signature(layer, found.shape[1])
         rules = Rules(
@@ -496,7 +496,7 @@ class _Pass:
         self.parts = self.target.sort(method.mean_of_views(found), self.finite, rules)
 
     def absorb(self, domain: Domain, part: Part, name: str, layer: _BatchNorm, x: Tensor) -> None:
-        """Move a layer's moments by a part of a batch, and its map by them."""
+        """Update a layer's moments with a part of a batch and, if it is due, the layer's map."""
         rows = sampled(part.of(x, self.method.views))
         moments = domain.moments.get(name)
         if moments is None:
@@ -509,7 +509,7 @@ class _Pass:
             self.map(domain, name, layer, moments)
 
     def map(self, domain: Domain, name: str, layer: _BatchNorm, moments: Moments) -> None:
-        """Make a layer's map from its moments; a layer that has not moved needs none."""
+        """Compute a layer's map from its moments; a layer without a shift needs none."""
         method = self.method
         mean, var = layer.running_mean.float(), layer.running_var.float()
         composition = method.skew * self.target.skew(domain) * method.class_shifts.get(name, 0.0)

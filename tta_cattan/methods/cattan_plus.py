@@ -1,4 +1,4 @@
-"""CATTAn+: CATTAn-F and, where there is a whole target set, the target's classes or CATTAn's updates."""
+"""CATTAn+: CATTAn-F and, given a whole target set, the target's classes or CATTAn's updates."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tta_cattan.methods.target import RunningBalance
 from tta_cattan.network.normalization import affine_parameters
 from tta_cattan.util.keys import at_least, key
 
-_KAPPA = 0.9  # share of the past in the running mean prediction (Mummadi et al.)
+_KAPPA = 0.9  # weight of the past in the running mean prediction (Mummadi et al.)
 
 
 @ADAPTATION_REGISTRY.register("cattan_plus")
 class CATTAnPlus(CATTAnForward):
-    """CATTAn-F; offline its predictions use the target's classes, or, with ``classes=False``, it learns.
+    """CATTAn-F; offline it also predicts with the target's classes or, with ``classes=False``, updates parameters.
 
-    ``prepare`` takes the moments of the whole target and fixes them. The epochs then minimise CATTAn's loss with
+    In the latter case ``prepare`` freezes the moments of the whole target. The epochs then minimise CATTAn's loss with
     ``W_t = W_s``, ``lambda_lr L_lr + lambda_align ||Phi - I||^2 + lambda_cb KL(m || uniform)`` with the running mean
-    prediction ``m``, over the norm affines and, where ``layer`` is named, ``Phi`` of
-    ``z -> m_s + (z - m_s) W_s Phi W_s^T``. The rate is ``lr c^2 / (c^2 + class_change^2)``, where the alignment changed
-    the share ``c`` of the source model's predictions. Without ``prepare``, in a stream, no parameter moves.
+    prediction ``m``, over the affines and, if ``layer`` is set, ``Phi`` of ``z -> m_s + (z - m_s) W_s Phi W_s^T``. The
+    learning rate is ``lr c^2 / (c^2 + class_change^2)``, where ``c`` is the fraction of the source model's predictions
+    that the alignment changed. In a stream, without ``prepare``, no parameter changes.
     """
 
     title = "CATTAn+"
@@ -47,17 +47,17 @@ class CATTAnPlus(CATTAnForward):
     )
 
     def inspect(self, model: nn.Module) -> None:
-        """Look for affines too where it is to learn."""
+        """Require affines only if parameters are to be updated."""
         self.adapts = not self.classes
         super().inspect(model)
 
     @property
     def learns(self) -> bool:
-        """Whether the moments of the whole target are known, from which the updates start."""
+        """Whether parameters are updated: ``prepare`` has frozen the moments of the whole target."""
         return isinstance(self.target.known, ForwardTarget)
 
     def collect_params(self) -> tuple[list[nn.Parameter], list[str]]:
-        """Return the affines and ``Phi`` where the method learns, otherwise nothing."""
+        """Return the affines and ``Phi`` if parameters are updated, otherwise nothing."""
         if not self.learns:
             return [], []
         params, names = affine_parameters(self.model)
@@ -70,7 +70,7 @@ class CATTAnPlus(CATTAnForward):
 
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
-        """Take the moments of the whole target and keep them: the updates start from there."""
+        """Compute the moments of the whole target; without ``classes``, freeze them for the updates."""
         if self.classes:
             super().prepare(batches)
             return
@@ -84,7 +84,7 @@ class CATTAnPlus(CATTAnForward):
             self.begin_target(replace(self.target, changed=torch.cat(changed).double().mean().item()))
 
     def begin_target(self, known: Any = None) -> None:
-        """Begin with nothing, or where ``prepare`` ended."""
+        """Start from scratch, or from where ``prepare`` ended."""
         super().begin_target(known)
         if isinstance(known, ForwardTarget):
             self.target = replace(known, known=known, balance=RunningBalance())
@@ -93,16 +93,16 @@ class CATTAnPlus(CATTAnForward):
                 group["lr"] *= change_weight(known.changed or 0.0, self.class_change)
 
     def forward_and_adapt(self, x: Tensor, indices: Tensor | None = None, again: bool = False) -> Tensor:
-        """Update once on a batch where the method learns; otherwise do as CATTAn-F does."""
+        """Update the parameters once on a batch after ``prepare`` froze the moments; otherwise adapt as CATTAn-F."""
         if not self.learns or self._pauses:
             return super().forward_and_adapt(x, indices, again)
         logits = AdaptationMethod.forward_and_adapt(self, x, indices, again)
-        self._merged.clear()  # fused optimisers change parameters without a trace in their version
+        self._merged.clear()  # fused optimisers change parameters without bumping their version
         return logits
 
     @contextmanager
     def at_start(self) -> Iterator[None]:
-        """Have the source's parameters, and no ``Phi``."""
+        """Use the source's parameters and no ``Phi`` inside the block."""
         phi, self.target.phi = self.target.phi, None
         try:
             with super().at_start():
@@ -111,11 +111,11 @@ class CATTAnPlus(CATTAnForward):
             self.target.phi = phi
 
     def infer(self, x: Tensor, adapting: bool) -> Tensor:
-        """Run the aligned model; the moments of a whole target do not move."""
+        """Run the aligned model; the moments of a whole target stay frozen."""
         return super().infer(x, adapting and not self.learns)
 
     def loss(self, logits: Tensor) -> Tensor:
-        """``L = lambda_lr L_lr + lambda_cb KL(m || uniform) + lambda_align ||Phi - I||^2``."""
+        """Return ``L = lambda_lr L_lr + lambda_cb KL(m || uniform) + lambda_align ||Phi - I||^2``."""
         balance = self.target.balance(logits, _KAPPA, self.new_batch)
         loss = self.lambda_lr * hard_likelihood_ratio(logits) + self.lambda_cb * balance
         phi = self.target.phi

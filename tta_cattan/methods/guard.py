@@ -1,4 +1,4 @@
-"""What surrounds every verb of a method: one thread at a time, and never inference mode."""
+"""Guards around every public operation (verb) of a method: one thread at a time, and never in inference mode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VERBS = (
 
 
 class Lock:
-    """A re-entrant lock; a copy, or what comes out of a pickle, has one of its own."""
+    """A re-entrant lock; copies and unpickled objects get a new one."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -44,7 +44,7 @@ class Lock:
 
 
 class Guarded:
-    """Guards the verbs of every subclass, those of methods from outside too."""
+    """Guards the verbs of every subclass, third-party methods included."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -54,7 +54,7 @@ class Guarded:
 
 
 def _guarded(verb: Callable[..., Any], reads: bool) -> Callable[..., Any]:
-    """Return ``verb`` under the method's lock and outside inference mode, whose tensors can never take gradients."""
+    """Wrap ``verb`` to run under the method's lock and outside inference mode, whose tensors can take no gradients."""
 
     @functools.wraps(verb)
     def alone(self: Any, *args: Any, **options: Any) -> Any:

@@ -15,7 +15,7 @@ from tta_cattan.util.keys import at_least, key, one_of, within
 class InputTransform(nn.Module):
     """``d(x) = gamma (tau x + (1 - tau) r(x)) + beta``, the identity at the start (tau = 1, gamma = 1, beta = 0).
 
-    ``r`` is ``depth`` times 3x3 convolution, GroupNorm, ReLU, then a 3x3 convolution back to the input's channels.
+    ``r`` is ``depth`` blocks of 3x3 convolution, GroupNorm, ReLU, then a 3x3 convolution back to the input's channels.
     """
 
     def __init__(self, channels: int = 3, width: int = 16, depth: int = 2) -> None:
@@ -53,7 +53,7 @@ class TransformedModel(nn.Module):
 
 @ADAPTATION_REGISTRY.register("ip")
 class IP(AdaptationMethod):
-    """Adapt an input transformation and the normalisation affines; the running mean prediction is kept uniform."""
+    """Adapt an input transformation and the affines, while the running mean prediction is pulled towards uniform."""
 
     title = "IP"
     node = "IP"
@@ -69,7 +69,7 @@ class IP(AdaptationMethod):
     depth: int = key(2, "convolutions of the input transformation", within(1, 64))
 
     def inspect(self, model: nn.Module) -> None:
-        """Find the channels of the images that the model takes: those of its first convolution."""
+        """Take the number of image channels from the model's first convolution."""
         super().inspect(model)
         first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
         if first is None:
@@ -80,7 +80,7 @@ class IP(AdaptationMethod):
         self._channels = first.in_channels
 
     def configure_model(self, model: nn.Module) -> nn.Module:
-        """Put the input transformation, the identity at first, before the configured model."""
+        """Put the input transformation, initially the identity, in front of the configured model."""
         like = next(model.parameters())
         transform = InputTransform(self._channels, self.width, self.depth).to(like.device, like.dtype)
         return TransformedModel(transform, super().configure_model(model))
@@ -97,12 +97,12 @@ class IP(AdaptationMethod):
         return [*params, *transform.values()], [*(f"model.{name}" for name in names), *transform]
 
     def loss(self, logits: Tensor) -> Tensor:
-        """``L = KL(m || uniform) + lambda_lr L_lr`` with the running mean prediction ``m``."""
+        """Return ``L = KL(m || uniform) + lambda_lr L_lr`` with the running mean prediction ``m``."""
         balance = self.target.balance(logits, self.kappa, self.new_batch)
         return balance + self.lambda_lr * CONFIDENCE[self.confidence](logits)
 
     def predict_bypassed(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch without the input transformation; the adapted normalisation stays."""
+        """Return the logits of a batch without the input transformation but with the adapted normalisation."""
         self.model.enabled = False
         try:
             return self.predict(x)
@@ -111,5 +111,5 @@ class IP(AdaptationMethod):
 
     @property
     def unfoldable(self) -> str:
-        """The transformation stands before the source architecture and cannot be folded into it."""
+        """Why ``fold`` fails: the input transformation is not part of the source architecture."""
         return "it adapts an input transformation that no source architecture has; tent and cattan can be folded"

@@ -9,13 +9,13 @@ from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 
 @ADAPTATION_REGISTRY.register()
 class Norm(AdaptationMethod):
-    """The source model with the statistics of each test batch, or blended ones; no parameter is updated."""
+    """The source model with the statistics of each test batch, or blended ones, and no parameter updates."""
 
     title = "Norm"
     adapts = False
 
     def inspect(self, model: nn.Module) -> None:
-        """Without updates nothing would move the running statistics: the other modes would be Source again."""
+        """Use batch statistics unless blended ones are asked for: without updates, the other modes would be Source."""
         super().inspect(model)
         if self.statistics != "blend":
             self.statistics = "batch"

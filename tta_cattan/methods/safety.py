@@ -1,4 +1,4 @@
-"""Keeping adaptation safe: updates that are not finite, divergence and collapse, found, told and undone."""
+"""Safe adaptation: detect, log and undo updates that are not finite, divergence and collapse."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ logger = logging.getLogger(__name__)
 REACTIONS = ("report", "reset")
 _TOLD = {"report": "lower the learning rate", "reset": "the method starts anew and rests; lower the learning rate"}
 
-# It diverges where the loss stays above its level by this many times its size, for so many updates.
+# Divergence: the loss exceeds its lowest level by more than this many times that level, for so many updates in a row.
 _FAR = 10.0
 _PATIENCE = 5
-_MEMORY = 0.9  # share of the past in the loss's level
-# A collapse overturns more than this share of what the fresh method is sure of, by so many images in all.
+_MEMORY = 0.9  # weight of the past in the running mean of the loss
+# Collapse: more than this share of the fresh method's confident predictions is overturned, by so many images in total.
 _TOLERATED, _LIMIT = 0.25, 6.0
-_EVERY = 16  # batches from one comparison with the fresh method to the next, while nothing is suspected
-_LONGEST = 16  # doublings of the rest after a reset
+_EVERY = 16  # batches between comparisons with the fresh method, while nothing is suspected
+_LONGEST = 16  # most doublings of the rest after a reset
 _FALLEN, _CONFIRMED, _OF_FROZEN = 0.35, 0.55, 0.6
-_RECENT = 64  # predictions that a collapse is looked for in, or those of two batches
-_FEW = 1.8  # effective classes: where there never were more, chance alone takes them away for a while
+_RECENT = 64  # number of last predictions checked for collapse; at least those of two batches
+_FEW = 1.8  # effective classes; with no more than this ever seen, chance alone can make them disappear for a while
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Tell whether there is no NaN and no Inf: the sum shows it in one pass, unless finite numbers overflow in it."""
+    """Return whether there is no NaN or Inf; the sum shows it in one pass, unless finite values overflow in it."""
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
 def in_range(tensors: Sequence[Tensor]) -> bool:
-    """Tell whether ``sum ||t||^2`` is finite in float32: no NaN, no Inf, nothing whose square Adam could not hold."""
+    """Return whether ``sum ||t||^2`` is finite in float32: no NaN, no Inf, no value whose square overflows in Adam."""
     norms = torch._foreach_norm([tensor.detach().float() for tensor in tensors])  # as in torch's clip_grad_norm_
     return math.isfinite(torch.stack([norm.to(norms[0].device) for norm in norms]).square().sum().item())
 
 
 def effective_classes(predicted: Tensor) -> float:
-    """``exp(-sum_c m_c log m_c)`` of the shares m of predicted classes: as many as there seem to be; 0 of none."""
+    """Return the effective number of predicted classes, ``exp(-sum_c m_c log m_c)`` of their shares m; 0 if none."""
     if not len(predicted):
         return 0.0
     shares = torch.bincount(predicted).double() / len(predicted)
@@ -49,10 +49,10 @@ def effective_classes(predicted: Tensor) -> float:
 
 
 def overturned(adapted: Tensor, fresh: Tensor, tolerated: float = _TOLERATED) -> float:
-    """``sum_i w_i (1[argmax a_i != argmax f_i] - tolerated)`` of logits a and f, ``w`` the margin of softmax(f).
+    """Return ``sum_i w_i (1[argmax a_i != argmax f_i] - tolerated)`` of logits a and f, ``w`` the margin of softmax(f).
 
-    Note: an adaptation that helps changes predictions that were unsure; of those that were sure few change. One that
-    fails changes both, however evenly its wrong predictions are spread over the classes.
+    Note: adaptation that helps changes uncertain predictions and few confident ones. Adaptation that fails changes
+    both, however evenly its wrong predictions are spread over the classes.
     """
     best = fresh.softmax(1).topk(min(2, fresh.shape[1]), 1)
     changed = adapted.argmax(1) != best.indices[:, 0]
@@ -62,11 +62,11 @@ def overturned(adapted: Tensor, fresh: Tensor, tolerated: float = _TOLERATED) ->
 
 @stateful
 class Collapse:
-    """Finds predictions that fall into few classes, by the effective number ``c`` of those predicted last.
+    """Detects predictions that collapse into few classes, from the effective number ``c`` of the last ones predicted.
 
-    ``r = (c - 1) / (C - 1)``, with C the highest number so far, is below 0.35 in a collapse. Where the predictions of
-    the frozen network are given too, below 0.55 is enough if it is also below 0.6 of theirs: where both fall, the data
-    has changed.
+    ``r = (c - 1) / (C - 1)``, with C the highest number so far, is below 0.35 in a collapse. If the predictions of the
+    frozen network are given too, r must instead be below 0.55 and below 0.6 times theirs: if both fall, the data has
+    changed.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Collapse:
         self._most, self._most_frozen = 1.0, 1.0
 
     def add(self, predicted: Tensor, frozen: Tensor | None = None) -> bool:
-        """Take note of the classes predicted for a batch; tell whether the last predictions are a collapse."""
+        """Add the classes predicted for a batch; return whether the last predictions have collapsed."""
         size = max(2 * len(predicted), _RECENT)
         self._recent = torch.cat([self._recent, predicted.cpu()])[-size:]
         self.classes = effective_classes(self._recent)
@@ -96,15 +96,15 @@ def _ratio(classes: float, most: float) -> float:
 
 @stateful
 class Safety:
-    """What went wrong while a method adapted: counted for the result, told in the log, answered by the keys.
+    """Counts what goes wrong during adaptation for the result, logs it, and reacts as the keys say.
 
-    ``report`` leaves the method as it is, ``reset`` says that it should go back to its start. After the n-th reset it
-    rests: it predicts ``16 x 2^n`` batches without an update, so that what collapses again and again seldom is
-    collapsed. Counts survive a reset.
+    ``report`` leaves the method as it is, ``reset`` asks for a reset to its initial state. After the n-th reset it
+    rests: it predicts ``16 x 2^n`` batches without an update, so that a method that keeps collapsing rarely is in a
+    collapse. Counts survive a reset.
 
     Collapse: every 16th batch is also predicted by the fresh method, as it would be after a reset, and
-    ``S <- max(0, S + overturned(adapted, fresh))``. While S is above 0 every batch is; above 6 it is a collapse, which
-    is over when S is 0 again.
+    ``S <- max(0, S + overturned(adapted, fresh))``. Once S is above 0, every batch is. S above 6 is a collapse, which
+    ends when S is back at 0; until then it is every 16th batch again.
     """
 
     def __init__(self, on_collapse: str = "reset", on_divergence: str = "reset") -> None:
@@ -113,15 +113,15 @@ class Safety:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the levels that predictions and losses had: those to come are of another start."""
+        """Forget the levels of past predictions and losses, since adaptation starts over."""
         self._classes, self._collapsed = Collapse(), False
         self._overturned, self._unseen = 0.0, 0  # S, and batches since the last comparison
-        self._rest = 0  # batches without an update to come
+        self._rest = 0  # batches left without an update
         self._level = self._lowest = 0.0
         self._updates = self._strikes = 0
 
     def describe(self) -> dict[str, int]:
-        """Return the counts that belong to a result."""
+        """Return the counts to record with a result."""
         return {
             "skipped_steps": self.skipped_steps,
             "collapses": self.collapses,
@@ -130,9 +130,9 @@ class Safety:
         }
 
     def skip(self, cause: str, x: Tensor) -> bool:
-        """Count an update that was not made because ``cause`` is not finite; tell whether a reset is due.
+        """Count an update that was skipped because ``cause`` is not finite; return whether a reset is due.
 
-        Note: a finite batch that gives no finite update speaks against the model, a spoilt one does not.
+        Note: no finite update on a finite batch is evidence against the model; on a corrupt batch it is not.
         """
         self.skipped_steps += 1
         batch_is_finite = all_finite(x)
@@ -142,23 +142,23 @@ class Safety:
         return batch_is_finite and self._strike("no finite update")
 
     def leave_out(self) -> None:
-        """Count a batch whose images that are not finite teach the method nothing; the others do."""
+        """Count a batch from which images that are not finite were left out; the others are used."""
         self.skipped_steps += 1
         if _is_power_of_two(self.skipped_steps):
             logger.warning("images with NaN or Inf are left out of a batch (%d so far)", self.skipped_steps)
 
     def rest(self) -> None:
-        """Count a reset after an alarm, and rest."""
+        """Count a reset after an alarm and start resting."""
         self.resets += 1
         self._rest = 1 + (_EVERY << min(self.resets, _LONGEST))
 
     def rests(self, new_batch: bool) -> bool:
-        """Tell whether the present batch is only to be predicted."""
+        """Return whether the current batch is to be predicted without an update."""
         self._rest = max(0, self._rest - new_batch)
         return self._rest > 0
 
     def compares(self) -> bool:
-        """Tell whether this batch, one more, is to be predicted by the fresh method too."""
+        """Count a batch; return whether the fresh method is to predict it too."""
         self._unseen += 1
         suspected = self._overturned > 0 and not self._collapsed
         if self._unseen < _EVERY and not suspected:
@@ -167,28 +167,28 @@ class Safety:
         return True
 
     def compare(self, adapted: Tensor, fresh: Tensor) -> bool:
-        """Take note of a batch's logits (B x C) and those of the fresh method; tell whether a reset is due."""
+        """Compare a batch's logits (B x C) with those of the fresh method; return whether a reset is due."""
         self._overturned = min(max(0.0, self._overturned + overturned(adapted, fresh)), 2 * _LIMIT)
         collapsed = self._overturned > (0 if self._collapsed else _LIMIT)
         return self._collapse(collapsed, "predictions that the fresh model is sure of are overturned")
 
     def watch_classes(self, predicted: Tensor) -> None:
-        """Take note of the classes predicted for a batch by a method that has no fresh one to compare with."""
+        """Add the classes predicted for a batch, for a method without a fresh one to compare with."""
         fallen = self._classes.add(predicted)
         self._collapse(fallen, f"the last predictions fall into about {self._classes.classes:.1f} classes")
 
     def lost(self) -> bool:
-        """Count an update after which the parameters are out of range; nothing is left to go on from but the start."""
+        """Count an update that left the parameters out of range; return True, as only a reset can recover from it."""
         self.divergences += 1
         logger.warning("the parameters left the finite range: lower the learning rate; the method starts anew")
         return True
 
     def watch(self, loss: float, classes: int) -> bool:
-        """Take note of an update's loss; tell whether a reset is due.
+        """Add the loss of an update; return whether a reset is due.
 
-        Divergence: the loss stays above its lowest level by ten times its size, and by more than any entropy can.
+        Divergence: the loss stays above its lowest level by more than ten times that level and more than any entropy.
 
-        Note: the level is the running mean; a loss that grows slowly would take it along, so that its lowest counts.
+        Note: the level is the running mean. A slowly growing loss would pull it along, so its lowest value counts.
         """
         low = self._lowest
         if self._updates >= _PATIENCE and loss - low > max(math.log(classes), _FAR * abs(low)):
@@ -196,12 +196,12 @@ class Safety:
         self._strikes = 0
         self._updates += 1
         self._level += max(1 - _MEMORY, 1 / self._updates) * (loss - self._level)
-        # The first few losses make a level, not yet a low.
+        # The first few losses only establish the level.
         self._lowest = self._level if self._updates <= _PATIENCE else min(low, self._level)
         return False
 
     def _strike(self, sight: str) -> bool:
-        """Count one more update in a row that went wrong; at the limit of patience that is a divergence."""
+        """Count one more bad update in a row, the fifth being a divergence; return whether a reset is due."""
         self._strikes += 1
         if self._strikes != _PATIENCE:
             return False
@@ -210,7 +210,7 @@ class Safety:
         return self.on_divergence == "reset"
 
     def _collapse(self, collapsed: bool, sight: str) -> bool:
-        """Count a collapse where one begins; tell whether a reset is due."""
+        """Count a collapse when one begins; return whether a reset is due."""
         was, self._collapsed = self._collapsed, collapsed
         if not collapsed or was:
             return False
@@ -222,5 +222,5 @@ class Safety:
 
 
 def _is_power_of_two(count: int) -> bool:
-    """Tell whether to log: after 1, 2, 4, ... of a kind a long stream does not flood the log."""
+    """Return whether to log: only the 1st, 2nd, 4th, ... event, so that a long stream does not flood the log."""
     return count & (count - 1) == 0

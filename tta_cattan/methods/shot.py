@@ -24,10 +24,10 @@ def centroid_features(features: Tensor) -> Tensor:
 
 
 def centroid_sums(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """``sum_i w_ic z_i`` per class (C x D+1), and how many samples have the class as their largest weight.
+    """Return ``sum_i w_ic z_i`` per class (C x D+1), and how many samples have each class as their largest weight.
 
-    Note: the cosine does not need the division by ``sum_i w_ic``. A sample with NaN in its features or weights is left
-    out; it would spoil every centroid.
+    Note: the cosine does not need the division by ``sum_i w_ic``. A sample with NaN or Inf in its features or weights
+    is left out, because it would corrupt every centroid.
     """
     finite = torch.isfinite(features).all(1) & torch.isfinite(weights).all(1)
     weights = weights[finite]
@@ -36,16 +36,16 @@ def centroid_sums(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def nearest_centroid(features: Tensor, sums: Tensor, predicted: Tensor) -> Tensor:
-    """Return the class of the nearest centroid (cosine) among the classes that some sample is predicted as."""
+    """Return the class of the nearest centroid (cosine), among the classes that are predicted at least once."""
     similarity = features @ F.normalize(sums, dim=1).T
     return similarity.masked_fill(predicted == 0, float("-inf")).argmax(1)
 
 
 def pseudo_labels(batches: Iterable[tuple[Tensor, Tensor]], rounds: int = 2) -> Tensor:
-    """Return SHOT's labels of batches of (features, logits): nearest softmax-weighted centroid, then ``rounds - 1``
-    times nearest centroid of those.
+    """Return SHOT's pseudo-labels for batches of (features, logits): the nearest centroid of each sample.
 
-    Note: the batches are taken one at a time, and of each only its normalised features are kept (n x D+1 in all).
+    The first round weights the centroids by softmax, the other ``rounds - 1`` use the labels of the round before.
+    Note: batches are read one at a time, and only their normalised features are kept (n x D+1 in all).
     """
     kept: list[Tensor] = []
     parts = []
@@ -63,18 +63,18 @@ def pseudo_labels(batches: Iterable[tuple[Tensor, Tensor]], rounds: int = 2) -> 
 @stateful
 @dataclass
 class ShotTarget(Target):
-    """Pseudo-labels by sample (offline, ``known``), or the running sums of the centroids (online)."""
+    """Pseudo-labels by sample index (offline, ``known``), or running sums of the centroids (online)."""
 
     sums: Tensor | None = None
-    predicted: Tensor | None = None  # how many samples the network predicted as each class
+    predicted: Tensor | None = None  # number of samples predicted as each class
 
 
 @ADAPTATION_REGISTRY.register()
 class Shot(AdaptationMethod):
-    """``L = information maximisation + lambda_pl x cross-entropy`` to pseudo-labels.
+    """Minimise ``L = information maximisation + lambda_pl x cross-entropy`` to pseudo-labels.
 
-    Offline the labels come from all target features and are refreshed every epoch. Online the softmax-weighted
-    centroids are summed over the batches seen so far, and each batch is labelled by them.
+    Offline, the labels come from all target features and are refreshed every epoch. Online, the softmax-weighted
+    centroids are summed over the batches seen so far, and each batch is labelled with them.
     """
 
     title = "SHOT"
@@ -84,13 +84,13 @@ class Shot(AdaptationMethod):
     target: ShotTarget
 
     def inspect(self, model: nn.Module) -> None:
-        """Find the classifier, whose input are the features of the centroids."""
+        """Find the classifier, whose inputs are the features for the centroids."""
         super().inspect(model)
         self.classifier = find_classifier(model, self.classifier, self.num_classes)
 
     @torch.no_grad()
     def start_epoch(self, batches: Batches) -> None:
-        """Label every target sample anew."""
+        """Recompute the pseudo-label of every target sample."""
         indices: list[Tensor] = []
 
         def passes() -> Iterator[tuple[Tensor, Tensor]]:
@@ -117,7 +117,7 @@ class Shot(AdaptationMethod):
         return logits, loss
 
     def _label_batch(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Add a batch to the running centroids and label it by them."""
+        """Add a batch to the running centroids and label it with them."""
         z = centroid_features(features)
         target = self.target
         if self.new_batch or target.sums is None:

@@ -1,4 +1,4 @@
-"""Source: the model as it came."""
+"""Source: the model without adaptation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
 
 @ADAPTATION_REGISTRY.register()
 class Source(AdaptationMethod):
-    """No adaptation: the source model with its own statistics."""
+    """The source model with its own statistics, unchanged."""
 
     title = "Source"
     adapts = False
 
     def inspect(self, model: nn.Module) -> None:
-        """Use the source's statistics whatever is asked for."""
+        """Use the source's statistics, whatever the option says."""
         super().inspect(model)
         self.statistics = "source"

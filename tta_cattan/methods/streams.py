@@ -1,4 +1,4 @@
-"""Several streams over one frozen network: each owns what adapts, and the network has one of them at a time."""
+"""Several streams over one frozen network: each owns its adapted state, and one is active at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tta_cattan.util.errors import UserError
 if TYPE_CHECKING:
     from tta_cattan.methods.base import AdaptationMethod
 
-DEFAULT = ""  # the stream outside every ``with model.stream(name)``
+DEFAULT = ""  # the stream in use outside of ``with model.stream(name)``
 _ATTRIBUTES = ("target", "safety", "optimizer")
 
 State = dict[str, Any]
@@ -21,21 +21,21 @@ State = dict[str, Any]
 
 @dataclass
 class _Parked:
-    """A stream that the network does not have at present."""
+    """The state of an inactive stream."""
 
-    tensors: list[tuple[dict[str, Any], str, Tensor | None]]  # table of a module, name, value
+    tensors: list[tuple[dict[str, Any], str, Tensor | None]]  # a module's dict of parameters or buffers, name, value
     attributes: dict[str, Any]
 
     @classmethod
     def of(cls, method: AdaptationMethod) -> _Parked:
-        """Take what the present stream owns."""
+        """Save what the active stream owns."""
         return cls(
             [(table, name, table[name]) for table, name in _slots(method)],
             {name: getattr(method, name) for name in _ATTRIBUTES},
         )
 
     def put_back(self, method: AdaptationMethod) -> None:
-        """Let the network have the stream again."""
+        """Make this the active stream again."""
         for table, name, value in self.tensors:
             table[name] = value
         for name, value in self.attributes.items():
@@ -43,24 +43,24 @@ class _Parked:
 
 
 class Streams:
-    """The streams of a method by name. A switch moves references, no numbers: the bits are those of separate copies."""
+    """The streams of a method by name. Switching swaps references, so results equal separate copies bit for bit."""
 
     def __init__(self) -> None:
         self.present = DEFAULT
         self._parked: dict[str, _Parked] = {}
 
     def names(self) -> list[str]:
-        """Return the names of the streams."""
+        """Return the names of all streams except the default."""
         return sorted({self.present, *self._parked} - {DEFAULT})
 
     def forget(self, name: str) -> None:
-        """Drop a stream that is not in use."""
+        """Delete an inactive stream."""
         if name not in self._parked or name == DEFAULT:
             raise UserError(f"stream {name!r} is not there to be dropped, or in use; there are {self.names()}")
         del self._parked[name]
 
     def switch(self, method: AdaptationMethod, name: str) -> str:
-        """Let the network have the stream ``name``; a new one starts as the source model. Return the one it had."""
+        """Activate the stream ``name``, which starts as the source model if it is new; return the one active before."""
         if not isinstance(name, str):
             raise UserError(f"stream {name!r} is a {type(name).__name__}: give a name, such as 'camera-3'")
         before = self.present
@@ -75,7 +75,7 @@ class Streams:
         return before
 
     def states(self, method: AdaptationMethod) -> dict[str, State]:
-        """Return what each stream but the present one owns, as a part of a state dict."""
+        """Return what each inactive stream owns, as part of a state dict, by name."""
         before, found = self.present, {}
         shared = {tensor.data_ptr() for tensor in (*method.parameters(), *method.buffers())}
         for name in [name for name in self.names() if name != before]:
@@ -86,7 +86,7 @@ class Streams:
         return found
 
     def load(self, method: AdaptationMethod, states: dict[str, State]) -> None:
-        """Take the streams of a state dict in place of those that are there; the present one stays."""
+        """Replace the inactive streams with those of a state dict; the active one stays."""
         before = self.present
         self._parked.clear()
         for name, state in states.items():
@@ -96,7 +96,7 @@ class Streams:
 
 
 def _slots(method: AdaptationMethod) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the places of the parameters that adapt, and of all buffers."""
+    """Yield where the trainable parameters and all buffers are stored: a module's dict and the name in it."""
     for module in method.modules():
         for name, param in module._parameters.items():
             if param is None or param.requires_grad:
@@ -106,7 +106,7 @@ def _slots(method: AdaptationMethod) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _begin(method: AdaptationMethod) -> None:
-    """Give the network tensors of its own for what it adapts, and bring them to the source state."""
+    """Give a new stream its own copies of the tensors that adapt, and reset them to the source state."""
     moving = method.source_tensors()
     for table, name in _slots(method):
         value = table[name]

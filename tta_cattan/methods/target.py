@@ -1,4 +1,4 @@
-"""What a method knows of a target."""
+"""The state that a method keeps per target."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tta_cattan.util.state import stateful
 class RunningBalance:
     """``KL(m || uniform)`` of the running mean prediction ``m <- kappa m + (1 - kappa) mean(softmax(y))``.
 
-    Note: the gradient flows through the present batch's share of the mean only, so that a small batch, whose own mean
-    says little about the balance, moves little.
+    Note: the gradient flows only through the current batch's share of the mean, so a small batch, whose own mean says
+    little about the class balance, has little effect.
     """
 
     def __init__(self) -> None:
-        self.past: Tensor | None = None  # the running mean before the present batch; None: uniform
+        self.past: Tensor | None = None  # the running mean before the current batch; None: uniform
         self.mean: Tensor | None = None
 
     def __call__(self, logits: Tensor, kappa: float, new_batch: bool) -> Tensor:
-        """Take in a batch of logits, unless it is the last one again, and return the divergence."""
+        """Add a batch of logits, in place of the last one unless ``new_batch``, and return the divergence."""
         if new_batch:
             self.past = self.mean
         batch = logits.softmax(1).mean(0)
-        # Not from the first batch itself, whose gradient would be 1 / (1 - kappa) times that of the others.
+        # Not from the first batch itself: its gradient would be 1 / (1 - kappa) times that of the others.
         past = torch.full_like(batch, 1 / len(batch)) if self.past is None else self.past
         mean = kappa * past + (1 - kappa) * batch
         self.mean = mean.detach()
@@ -41,10 +41,10 @@ class RunningBalance:
 @stateful
 @dataclass
 class Target:
-    """What a method has learnt of the present target; methods that learn more have a subclass."""
+    """What a method has learnt about the current target; methods that learn more use a subclass."""
 
-    known: Any = None  # what it learnt before the first update
+    known: Any = None  # learnt from the whole target set (offline protocol)
     calibration: StreamStatistics = field(default_factory=StreamStatistics)
     balance: RunningBalance = field(default_factory=RunningBalance)
     classes: TargetClasses | None = None  # found after the last epoch
-    changed: float | None = None  # share of the source model's predictions that had changed by then
+    changed: float | None = None  # fraction of the source model's predictions that adaptation changed

@@ -15,5 +15,5 @@ class Tent(AdaptationMethod):
     title = "TENT"
 
     def loss(self, logits: Tensor) -> Tensor:
-        """``L = H(softmax(y))``, batch mean."""
+        """Return ``L = H(softmax(y))``, batch mean."""
         return softmax_entropy(logits)

@@ -11,7 +11,7 @@ from tta_cattan.util.keys import at_least, key, one_of, within
 
 @ADAPTATION_REGISTRY.register("tent_plus")
 class TentPlus(AdaptationMethod):
-    """Minimise the entropy of the predictions while their mean stays near the uniform prior."""
+    """Minimise the entropy of the predictions while keeping their mean near the uniform prior."""
 
     title = "TENT+"
     node = "TENT_PLUS"
@@ -24,5 +24,5 @@ class TentPlus(AdaptationMethod):
     )
 
     def loss(self, logits: Tensor) -> Tensor:
-        """``L = H(softmax(y)) + lambda_cb L_CB``."""
+        """Return ``L = H(softmax(y)) + lambda_cb L_CB``."""
         return softmax_entropy(logits) + self.lambda_cb * self.balance_loss(logits)

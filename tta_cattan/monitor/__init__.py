@@ -1,4 +1,4 @@
-"""Watching a stream without labels, beside any method or network: what is estimated, and what is done about it."""
+"""Monitoring a stream without labels, beside any method or network: estimates, and reactions to them."""
 
 from tta_cattan.monitor.estimate import Calibration, Estimate, Reference
 from tta_cattan.monitor.watch import EVENTS, Monitor, Reading, Tap

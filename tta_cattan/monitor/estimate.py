@@ -1,4 +1,4 @@
-"""What a stream says without labels: its distance from the source, a change of domain, the accuracy."""
+"""Estimates from a stream without labels: its distance from the source, a change of domain, the accuracy."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tta_cattan.util.errors import UserError
 from tta_cattan.util.state import stateful
 
 _NORMAL_90 = 1.645  # half width of a 90 % interval, in standard deviations
-_UNKNOWN_DEVIATION = 0.1  # of the estimate, where no labelled shift shows it: a guess
-_PER_CLASS = 20  # clean samples of a class, on average, from which the classes' shares are known well enough to use
-_NULL_WINDOWS = 100  # windows of clean data that show how far chance alone takes the drift score
+_UNKNOWN_DEVIATION = 0.1  # of the estimate, if there are no labelled shifts to measure it: a guess
+_PER_CLASS = 20  # clean samples per class, on average, needed for a usable class prior
+_NULL_WINDOWS = 100  # windows of clean data that show how far the drift score varies by chance
 
 
 def frechet_distance(rows: Tensor, variances: Tensor) -> float:
-    """``sum_j m_j^2 + (s_j - sqrt(e_j))^2`` over ``sum_j e_j``, of rows in the source's eigenbasis around its mean.
+    """Return ``sum_j m_j^2 + (s_j - sqrt(e_j))^2`` over ``sum_j e_j`` of rows in the source's centred eigenbasis.
 
-    Note: the source's covariance is diagonal there (e); of the rows' own only the diagonal (s^2) is taken.
+    Note: there the source's covariance is diagonal (e); only the diagonal of the rows' covariance (s^2) is used.
     """
     mean, deviation = rows.mean(0), rows.std(0, unbiased=False)
     return ((mean.square() + (deviation - variances.sqrt()).square()).sum() / variances.sum()).item()
 
 
 def mean_shift(recent: Tensor, count: float, mean: Tensor, second: Tensor) -> float:
-    """Return by how many deviations ``T = sum_j (m_j - m'_j)^2 / (v_j (1/n + 1/n'))`` exceeds chance.
+    """Return by how many standard deviations ``T = sum_j (m_j - m'_j)^2 / (v_j (1/n + 1/n'))`` exceeds chance.
 
     The recent rows have mean m, those before mean m' and second moment ``second`` (n' = ``count``); v is their pooled
-    variance, ``(T - d) / sqrt(2 d)`` is returned: T has the mean d and the variance 2 d where nothing changed.
+    variance. Without a change T has mean d and variance 2 d, so ``(T - d) / sqrt(2 d)`` is returned.
     """
     n, d = recent.shape
     mine = recent.mean(0)
@@ -44,11 +44,11 @@ def mean_shift(recent: Tensor, count: float, mean: Tensor, second: Tensor) -> fl
 
 
 def transport_confidence(probabilities: Tensor, prior: Tensor, blur: float = 0.05, rounds: int = 50) -> float:
-    """Mean probability of the classes that samples get when each class must get its share of them.
+    """Return the mean probability of the assigned classes when samples are assigned in the proportions of ``prior``.
 
     ``max_G sum_ic G_ic p_ic`` over ``G >= 0`` with row sums 1 / n and column sums ``prior``, smoothed by ``blur``
-    (Sinkhorn): the confidence-by-transport estimate of Lu et al. (2023). With all samples in one class it is near that
-    class's share, however confident the network.
+    (Sinkhorn): the confidence-by-transport estimate of Lu et al. (2023). If all predictions fall into one class, it is
+    near that class's prior, however confident the network is.
     """
     p = probabilities.double()
     kernel = (p / blur).exp()  # at most exp(20)
@@ -64,7 +64,8 @@ def transport_confidence(probabilities: Tensor, prior: Tensor, blur: float = 0.0
 def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
     """Return the T that minimises the cross-entropy of ``softmax(logits / T)`` (Guo et al. 2017).
 
-    Note: by ``b = 1 / T`` its derivative is ``mean(sum_c p_c y_c - y_label)``, which grows with b: bisection finds it.
+    Note: its derivative with respect to ``b = 1 / T`` is ``mean(sum_c p_c y_c - y_label)``, which increases with b, so
+    bisection finds the minimum.
     """
     y = logits.double()
     own = y.gather(1, labels[:, None])[:, 0]
@@ -77,7 +78,7 @@ def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def negative_entropy(logits: Tensor) -> Tensor:
-    """``sum_c p_c log p_c`` of each row."""
+    """Return ``sum_c p_c log p_c`` of each row."""
     log_p = logits.double().log_softmax(1)
     return (log_p.exp() * log_p).sum(1)
 
@@ -85,7 +86,7 @@ def negative_entropy(logits: Tensor) -> Tensor:
 @stateful
 @dataclass(frozen=True)
 class Estimate:
-    """An accuracy estimated without labels, and the interval that should hold the true one in nine of ten windows."""
+    """An accuracy estimated without labels, and an interval that should contain the true one in nine of ten windows."""
 
     value: float
     low: float
@@ -98,18 +99,18 @@ class Estimate:
 @stateful
 @dataclass(frozen=True)
 class Calibration:
-    """The line from a network's confidence to its accuracy, from labelled data.
+    """A line from a network's confidence to its accuracy, fitted to labelled data.
 
-    The confidence is the share of samples with a negative entropy above ``threshold``, the level that the clean
-    predictions exceed as often as they are right (ATC of Garg et al. 2022), or `transport_confidence` plus ``offset``
-    where that is lower: at the ``temperature`` that calibrates the clean predictions, to the ``prior`` of clean labels.
-    The line is fitted to all labelled sets, or has slope 1 through one; ``deviation`` is the spread around it.
+    The confidence is the fraction of samples with a negative entropy above ``threshold``, which clean predictions
+    exceed as often as they are correct (ATC of Garg et al. 2022), or `transport_confidence` plus ``offset`` if that is
+    lower, at the ``temperature`` that calibrates the clean predictions and with the ``prior`` of the clean labels. The
+    line is fitted to all labelled sets, with slope 1 if fewer than three; ``deviation`` is the spread around it.
     """
 
     classes: int
     temperature: float
     threshold: float
-    prior: Tensor | None  # None where the clean samples are too few to know it
+    prior: Tensor | None  # None if there are too few clean samples to estimate it
     offset: float
     slope: float
     intercept: float
@@ -117,9 +118,9 @@ class Calibration:
 
     @classmethod
     def of(cls, sets: Sequence[tuple[Tensor, Tensor]], window: int = 250) -> Calibration:
-        """Fit (logits, labels) of several sets, the clean one first; shares of classes count one sample more each.
+        """Fit to (logits, labels) of several sets, the clean one first; the prior uses add-one smoothing.
 
-        Note: scores are means over whole windows: chance moves the classes' shares in a window, which lowers them.
+        Note: scores are means over whole windows, because chance variation of the classes in a window lowers them.
         """
         sets = [(logits.detach().float().cpu(), labels.cpu()) for logits, labels in sets]
         logits, labels = sets[0]
@@ -140,27 +141,27 @@ class Calibration:
         return replace(plain, slope=slope, intercept=intercept, deviation=deviation)
 
     def score(self, logits: Tensor) -> float:
-        """Return the confidence of n logits, before the line."""
+        """Return the confidence of n rows of logits, before the line is applied."""
         confident = (negative_entropy(logits) >= self.threshold).double().mean().item()
         if self.prior is None:
             return confident
         return min(confident, transport_confidence((logits / self.temperature).softmax(1), self.prior) + self.offset)
 
     def estimate(self, logits: Tensor) -> Estimate:
-        """Return the accuracy that n logits suggest; the interval holds the line's spread and that of n coin tosses."""
+        """Return the estimated accuracy of n rows of logits; the interval adds the line's spread and binomial noise."""
         value = min(max(self.slope * self.score(logits) + self.intercept, 0.0), 1.0)
         spread = _NORMAL_90 * math.sqrt(self.deviation**2 + value * (1 - value) / len(logits))
         return Estimate(value, max(value - spread, 0.0), min(value + spread, 1.0))
 
 
 def _windows(logits: Tensor, window: int) -> Sequence[Tensor]:
-    """Return the whole windows of a set, or the set where it is shorter."""
+    """Return the whole windows of a set, or the set itself if it is shorter than one."""
     parts = logits.split(window)
     return parts[:-1] if len(parts) > 1 and len(parts[-1]) < window else parts
 
 
 def _line(points: list[tuple[float, float]]) -> tuple[float, float, float]:
-    """Return slope, intercept and residual deviation of the least-squares line; through few points the slope is 1."""
+    """Return slope, intercept and residual deviation of the least-squares line; below three points the slope is 1."""
     x, y = torch.tensor(points, dtype=torch.float64).T
     if len(points) < 3:
         return 1.0, (y - x).mean().item(), _UNKNOWN_DEVIATION
@@ -173,12 +174,12 @@ def _line(points: list[tuple[float, float]]) -> tuple[float, float, float]:
 @stateful
 @dataclass(frozen=True)
 class Reference:
-    """What a network does on data without shift: the subspace of its features, and how far chance takes the drift."""
+    """A network's behaviour on clean data: the subspace of its features, the limit of the drift, and calibration."""
 
     subspace: Subspace
     drift_limit: float
     calibration: Calibration
-    frozen: Calibration | None = None  # of the source network, where the watched one adapts
+    frozen: Calibration | None = None  # of the source network, if the watched one adapts
 
     @classmethod
     def of(
@@ -189,7 +190,7 @@ class Reference:
         d: int = 16,
         window: int = 250,
     ) -> Reference:
-        """Fit the clean features (n x D)."""
+        """Fit the subspace and the drift limit to clean features (n x D)."""
         if len(features) < 4 * d:
             raise UserError(f"{len(features)} samples without shift and d = {d}: give at least {4 * d}, or a smaller d")
         features = features.detach().float().cpu()
@@ -201,7 +202,7 @@ class Reference:
         return frechet_distance(rows, self.subspace.eigenvalues[: self.subspace.d])
 
     def summary(self, logits: Tensor, features: Tensor) -> Tensor:
-        """Return each sample's coordinates in ``W_s``, log energy, share of it outside, and entropy: B x (d + 3)."""
+        """Return each sample's coordinates in ``W_s``, log energy there, share outside, and entropy: B x (d + 3)."""
         rows, outside = coordinates(features, self.subspace)
         energy = rows.square().sum(1).clamp_min(1e-12).log()
         entropy = -negative_entropy(logits / self.calibration.temperature).float()
@@ -209,7 +210,7 @@ class Reference:
 
 
 def coordinates(features: Tensor, subspace: Subspace) -> tuple[Tensor, Tensor]:
-    """Return the coordinates in ``W_s`` around the source's mean (n x d), and each row's share of energy outside."""
+    """Return the coordinates in ``W_s`` around the source's mean (n x d), and each row's fraction of energy outside."""
     centred = features - subspace.mean
     rows = centred @ subspace.basis
     total = centred.square().sum(1).clamp_min(1e-12)
@@ -217,7 +218,7 @@ def coordinates(features: Tensor, subspace: Subspace) -> tuple[Tensor, Tensor]:
 
 
 def _drift_limit(features: Tensor, d: int, window: int) -> float:
-    """Return the mean plus eight deviations of the drift score of clean windows, against a fit to other clean data."""
+    """Return the mean plus eight standard deviations of the drift of clean windows from a fit to other clean data."""
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(len(features), generator=generator)
     fitted, held = features[order[: len(order) // 2]], features[order[len(order) // 2 :]]

@@ -1,4 +1,4 @@
-"""The monitor of a stream: a reading after each batch, and what the policies do about it."""
+"""The monitor of a stream: a reading after each batch, and the policies that react to it."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ logger = logging.getLogger(__name__)
 EVENTS = ("drift", "change", "collapse", "worse")
 REACTIONS = ("ignore", "warn", "reset", "source")
 
-_CHANGED = 10.0  # deviations by which the window's means move with a new domain
+_CHANGED = 10.0  # standard deviations by which the window's means must move for a new domain
 
 
 @stateful
 @dataclass(frozen=True)
 class Reading:
-    """What the monitor says after a batch, about the last ``window`` samples."""
+    """The monitor's result after a batch, about the last ``window`` samples."""
 
     seen: int
-    drift: float  # distance from the source in W_s over the source's variance
-    outside: float  # share of the features' energy outside W_s
+    drift: float  # distance from the source in W_s, relative to the source's variance
+    outside: float  # fraction of the features' energy outside W_s
     accuracy: Estimate | None  # None until the window is full
-    frozen: Estimate | None  # of the frozen network, where its logits are given
-    classes: float  # effective number of the classes predicted last
-    state: tuple[str, ...]  # of EVENTS, those that hold
+    frozen: Estimate | None  # of the frozen network, if its logits are given
+    classes: float  # effective number of recently predicted classes
+    state: tuple[str, ...]  # those of EVENTS that hold
     events: tuple[str, ...]  # those that began with this batch
 
 
 @stateful
 @dataclass
 class _Past:
-    """What a monitor remembers: the last samples, the moments of the domain before them, and what was said."""
+    """A monitor's memory: the last samples, the moments of the domain before them, and the last state."""
 
     seen: int = 0
     collapse: Collapse = field(default_factory=Collapse)
     rows: Tensor = field(default_factory=lambda: torch.empty(0))
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
     frozen: Tensor = field(default_factory=lambda: torch.empty(0))
-    count: int = 0  # samples of the present domain that have left the window
+    count: int = 0  # samples of the current domain that have left the window
     mean: Tensor = field(default_factory=lambda: torch.empty(0))
     second: Tensor = field(default_factory=lambda: torch.empty(0))
     state: tuple[str, ...] = ()
 
     def leave(self, rows: Tensor) -> None:
-        """Add rows that have left the window to the moments of the present domain."""
+        """Add rows that have left the window to the moments of the current domain."""
         if not self.count:
             self.mean, self.second = torch.zeros(2, rows.shape[1])
         self.count += len(rows)
@@ -76,10 +76,10 @@ class _Past:
 
 
 class Monitor:
-    """Watches a stream by the logits and features of a network, whoever adapts it.
+    """Monitors a stream through the logits and features of a network, whatever adapts it.
 
-    ``observe`` takes a batch and returns a `Reading`; ``watch`` wraps a method so that it observes itself and the
-    policies act. ``callback`` gets (event, reading) for each event that is not ignored.
+    ``observe`` takes a batch and returns a `Reading`; ``watch`` wraps a method so that every batch is observed and the
+    policies are applied. ``callback`` receives (event, reading) for each event that is not ignored.
     """
 
     keys: ClassVar[dict[str, Key]] = {}
@@ -94,7 +94,7 @@ class Monitor:
     def __init__(
         self, reference: Reference, callback: Callable[[str, Reading], None] | None = None, **options: Any
     ) -> None:
-        """Begin a stream; the options are the keys of the class."""
+        """Start monitoring a stream; the options are the keys of the class."""
         if not isinstance(reference, Reference):
             raise UserError(
                 f"reference is a {type(reference).__name__}: make one with Monitor.fit(model, clean_batches)"
@@ -127,13 +127,13 @@ class Monitor:
         callback: Callable[[str, Reading], None] | None = None,
         **options: Any,
     ) -> Monitor:
-        """Return a monitor of ``model`` from (inputs, labels) without shift, that it was not trained on.
+        """Return a monitor of ``model``, fitted to (inputs, labels) without shift that it was not trained on.
 
-        ``shifts`` are further labelled sets, such as the same images blurred or noisy: they make the estimate of
-        accuracy and its interval better. ``frozen`` is the source network, to estimate its accuracy too. ``layer``
-        names the layer to watch; empty: the input of the classifier. A method of ours adapts to one set after the
-        other, as it will on the stream, and is reset at the end; with ``without_drift="predict"`` it only predicts the
-        clean one.
+        ``shifts`` are further labelled sets, such as the same images blurred or noisy, which improve the accuracy
+        estimate and its interval. ``frozen`` is the source network, to estimate its accuracy too. ``layer`` names the
+        layer to watch; empty: the input of the classifier. An adaptation method is reset, adapts to one set after the
+        other, as it will on the stream, and is reset again; with ``without_drift="predict"`` it only predicts the clean
+        set.
         """
         accepted = cls._accepted(options)
         window = accepted["window"]
@@ -154,12 +154,12 @@ class Monitor:
         return cls(Reference.of(features, own, other, min(d, features.shape[1]), window), callback, **options)
 
     def restart(self) -> None:
-        """Forget the last samples: those to come are of another stream, or of a network that was reset."""
+        """Forget the last samples, for a new stream or after the network was reset."""
         self._past = _Past(self._past.seen)
 
     @torch.no_grad()
     def observe(self, logits: Tensor, features: Tensor, frozen: Tensor | None = None) -> Reading:
-        """Take note of a batch: its logits (B x C), its features (B x D), and the frozen network's logits if known."""
+        """Add a batch, by its logits (B x C), features (B x D) and, if known, frozen logits; return a reading."""
         past, reference = self._past, self.reference
         classes = reference.calibration.classes
         if logits.ndim != 2 or features.shape != (len(logits), reference.subspace.dim) or logits.shape[1] != classes:
@@ -183,7 +183,7 @@ class Monitor:
         return self._read(self._change(len(logits)), collapsed)
 
     def _read(self, changed: bool, collapsed: bool) -> Reading:
-        """Return the reading of the present window, and tell what is new in it."""
+        """Return the reading of the current window, and report its new events."""
         past, reference = self._past, self.reference
         d, some = reference.subspace.d, len(past.rows) > 0
         full, both = len(past.logits) >= self.window, len(past.frozen) >= self.window
@@ -210,10 +210,10 @@ class Monitor:
         return reading
 
     def _change(self, batch: int) -> bool:
-        """Tell whether the window's mean is not that of the domain before it; if so, the last batch begins a domain.
+        """Return whether the window's mean differs from the domain before it; if so, start a domain at the last batch.
 
-        Note: statistics of the batch hide a domain from the mean feature, not from energy and entropy; and adapting
-        moves the mean feature of one domain too, so that it counts half.
+        Note: batch statistics hide a new domain from the mean feature, but not from energy and entropy. Adaptation also
+        moves the mean feature within a domain, so it counts half.
         """
         past, d = self._past, self.reference.subspace.d
         if past.count < self.window // 2:
@@ -233,7 +233,7 @@ class Monitor:
         return getattr(self, f"on_{event}")
 
     def watch(self, model: nn.Module, frozen: nn.Module | None = None, layer: str = "") -> Watched:
-        """Return ``model``, a method of ours or any network, as a module that observes itself and obeys the policies.
+        """Wrap ``model``, an adaptation method or any network, so that batches are observed and policies applied.
 
         ``frozen`` is the source network, to compare with and to fall back to.
         """
@@ -245,7 +245,7 @@ class Monitor:
         return pack({"reference": self.reference, "past": self._past, "reading": self.reading, "options": options})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly where the state was taken."""
+        """Resume exactly where the state was saved."""
         found = unpack(state)
         self.reference, self._past, self.reading = found["reference"], found["past"], found["reading"]
         for name, value in found["options"].items():
@@ -263,14 +263,14 @@ _SIGHTS: dict[str, Callable[[Reading], str]] = {
 
 
 def _slide(window: Tensor, new: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return the last ``size`` rows of both, and the rows that drop out."""
+    """Append ``new`` to a window; return its last ``size`` rows, and the rows that drop out."""
     both = torch.cat([window, new]) if len(window) else new
     cut = max(len(both) - size, 0)
     return both[cut:].clone(), both[:cut]
 
 
 class Tap:
-    """Runs a network and takes the features on the way, at the input of its classifier or at a layer."""
+    """Runs a network and captures the features on the way, at the input of its classifier or the output of a layer."""
 
     def __init__(self, model: nn.Module, layer: str = "") -> None:
         self.layer = layer
@@ -284,7 +284,7 @@ class Tap:
             self.module = aligned if isinstance(aligned, AlignedHead) else _classifier(inner)
 
     def __call__(self, run: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits ``run(x)`` and the features (B x D): the mean over positions, and over mirror images."""
+        """Return the logits ``run(x)`` and the features (B x D), averaged over positions and mirror images."""
         require_batch(x)
         with watched(self.module) as calls, refusing_one_image(x):
             logits = run(x)
@@ -309,7 +309,7 @@ def _classifier(model: nn.Module) -> nn.Module:
 
 
 def _reset(model: nn.Module) -> None:
-    """Reset a method of ours; any other network has no state."""
+    """Reset an adaptation method; any other network has no state."""
     if isinstance(model, AdaptationMethod):
         model.reset()
 
@@ -346,7 +346,7 @@ def _one_label_each(x: object, y: object) -> bool:
 
 
 def _require_like(frozen: Tensor, logits: Tensor) -> None:
-    """Refuse what a frozen network with other classes or another kind of output gives."""
+    """Reject outputs of a frozen network that are not logits of the same classes."""
     require_logits(frozen, len(logits))
     if frozen.shape != logits.shape:
         raise UserError(
@@ -356,7 +356,7 @@ def _require_like(frozen: Tensor, logits: Tensor) -> None:
 
 
 def _require_apart(model: nn.Module, frozen: nn.Module | None) -> None:
-    """Refuse what is no network, and a frozen one that the model would adapt."""
+    """Reject anything but networks, and a frozen network that shares layers with the model."""
     for name, one in (("model", model), ("frozen", frozen)):
         if one is not None and not isinstance(one, nn.Module):
             raise UserError(f"{name} = {str(one)[:60]!r}: give a torch.nn.Module")
@@ -368,9 +368,9 @@ def _require_apart(model: nn.Module, frozen: nn.Module | None) -> None:
 
 
 class Watched(nn.Module):
-    """A network or method with a monitor beside it: ``forward`` predicts, observes and obeys the policies.
+    """A network or method with a monitor beside it: ``forward`` predicts, observes and applies the policies.
 
-    ``reading`` is the last one; ``on_source`` says that the frozen network predicts, until the next change of domain.
+    ``reading`` is the last one; while ``on_source`` is set, the frozen network predicts, until the next new domain.
     """
 
     def __init__(self, monitor: Monitor, model: nn.Module, frozen: nn.Module | None, layer: str) -> None:
@@ -394,7 +394,7 @@ class Watched(nn.Module):
         return self.monitor.reading
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch; threads wait for each other."""
+        """Return the logits of a batch; concurrent calls wait for each other."""
         with self.lock:
             return self._forward(x)
 
@@ -412,16 +412,16 @@ class Watched(nn.Module):
         return logits
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Return the monitor's state and that of the policies, for ``state_dict``."""
+        """Return the state of the monitor and the policies, for ``state_dict``."""
         return {"monitor": self.monitor.state_dict(), "on_source": self.on_source}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Go on where the state was taken."""
+        """Resume where the state was saved."""
         self.monitor.load_state_dict(state["monitor"])
         self.on_source = state["on_source"]
 
     def _react(self, reading: Reading) -> None:
-        """Reset or fall back as the policies say; a new domain ends a fall-back."""
+        """Reset or fall back to the source as the policies say; a new domain ends the fallback."""
         if "change" in reading.events:
             self.on_source = False
         reactions = {self.monitor.reaction(event) for event in reading.events}

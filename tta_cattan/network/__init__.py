@@ -1,1 +1,1 @@
-"""Surgery on a given network: normalisation, finding layers, input transformation, copies."""
+"""Surgery on a given network: normalisation, layer lookup, mirror images, copies."""

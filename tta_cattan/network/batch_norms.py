@@ -1,4 +1,4 @@
-"""Layers of batch normalisation: finding them, standing in for their forward, and merging a linear map into them."""
+"""BatchNorm layers: finding them, replacing their forward, and merging a linear map into them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
-# What a map can be merged into; a class with a forward of its own may do more than the product with its weights.
+# Layers that a map can be merged into; a class with its own forward may do more than multiply by its weights.
 LINEAR_MAPS = {nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward}
-_SMALL_MAP = 196  # positions
+_SMALL_MAP = 196  # most positions for which `_pointwise` uses a 1x1 convolution
 
 
 def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
-    """Return the layers of batch normalisation that keep running statistics, by name."""
+    """Return the BatchNorm layers that keep running statistics, by name."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -30,7 +30,7 @@ def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
 
 
 def own_forward(layer: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Return the forward of a layer's class, whatever ``replaced_forward`` has put before it."""
+    """Return the forward of a layer's class, even if ``replaced_forward`` has replaced it."""
     return type(layer).forward.__get__(layer)
 
 
@@ -38,7 +38,7 @@ def own_forward(layer: nn.Module) -> Callable[[Tensor], Tensor]:
 def replaced_forward(
     layers: Mapping[str, _BatchNorm], forward: Callable[[str, _BatchNorm, Tensor], Tensor]
 ) -> Iterator[None]:
-    """Let ``forward(name, layer, x)`` stand in for the forward of the layers inside the block."""
+    """Replace the forward of the layers with ``forward(name, layer, x)`` inside the block."""
     for name, layer in layers.items():
         layer.forward = lambda x, name=name, layer=layer: forward(name, layer, x)
     try:
@@ -49,16 +49,16 @@ def replaced_forward(
 
 
 def joint_map(layer: _BatchNorm, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weight (C x C) and bias of the one linear map that is ``x T + b`` and the layer behind it."""
+    """Return the weight (C x C) and bias of the single linear map that equals ``x T + b`` followed by the layer."""
     mean, std = layer.running_mean, (layer.running_var + layer.eps).sqrt()
     ratio = (1 if layer.weight is None else layer.weight) / std
     return (first * ratio).T, (second - mean) * ratio + (0 if layer.bias is None else layer.bias)
 
 
 def normalized(layer: _BatchNorm, x: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return a layer's output for ``x T + b`` (``first``, ``second``), or with the mean and variance that these are.
+    """Return a layer's output for ``x T + b`` (``first``, ``second``), or with these as mean and variance if vectors.
 
-    Note: for torch's own classes map and layer are one operation; others, which may do more, get the mapped input.
+    Note: for torch's own classes the map and the layer are fused; others, which may do more, get the mapped input.
     """
     plain = type(layer).forward is _BatchNorm.forward
     if first.ndim == 1:
@@ -73,10 +73,10 @@ def normalized(layer: _BatchNorm, x: Tensor, first: Tensor, second: Tensor) -> T
 
 
 def _pointwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the linear map of the channels at every position.
+    """Apply a linear map to the channels at every position.
 
-    Note: the two ways are one map; on the CPU a 1x1 convolution, which copies its input into a layout of its own, is up
-    to twenty times as fast for small maps and half as fast for large ones.
+    Note: both branches compute the same; on the CPU a 1x1 convolution, which copies its input into its own layout, is
+    up to twenty times as fast for small feature maps and half as fast for large ones.
     """
     flat = x.flatten(2)
     if flat.shape[2] <= _SMALL_MAP:
@@ -87,7 +87,7 @@ def _pointwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def sizes_behind(conv: _ConvNd, x: Tensor) -> list[int]:
-    """Return the sides of the map that a convolution makes of ``x``."""
+    """Return the spatial sizes of a convolution's output for ``x``."""
     kernel = [dilation * (size - 1) for dilation, size in zip(conv.dilation, conv.kernel_size, strict=True)]
     sides = {"same": kernel, "valid": [0] * len(kernel)}
     padding = sides[conv.padding] if isinstance(conv.padding, str) else [2 * side for side in conv.padding]
@@ -96,26 +96,26 @@ def sizes_behind(conv: _ConvNd, x: Tensor) -> list[int]:
 
 
 class Uses(TorchFunctionMode):
-    """Finds the layers whose output a BatchNorm takes in, and nothing else does."""
+    """Finds the layers whose output goes into a BatchNorm and nowhere else."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._given: dict[int, tuple[Any, str]] = {}  # tensors, by id, and the layers that gave them
-        self._calls: Counter[str] = Counter()  # of those layers
-        self._taken: dict[str, list[str]] = defaultdict(list)  # the layers that gave a BatchNorm its inputs
-        self._shared: set[str] = set()  # layers whose output something else takes
+        self._given: dict[int, tuple[Any, str]] = {}  # output tensors, by id, and the layers they come from
+        self._calls: Counter[str] = Counter()  # number of calls of those layers
+        self._taken: dict[str, list[str]] = defaultdict(list)  # by BatchNorm, the layers its inputs come from
+        self._shared: set[str] = set()  # layers whose output something else uses
 
     def given(self, name: str, output: Tensor) -> None:
-        """Note the output of a layer."""
+        """Record the output of a layer."""
         self._calls[name] += 1
         self._given[id(output)] = weakref.ref(output), name
 
     def take(self, name: str, x: Tensor) -> None:
-        """Note the input of a BatchNorm."""
+        """Record the input of a BatchNorm."""
         self._taken[name].append(self._giver(x))
 
     def producers(self) -> dict[str, str]:
-        """Return the layer before each BatchNorm, as far as there is one and both are called once."""
+        """Return the layer that feeds each BatchNorm, if it feeds nothing else and both are called once."""
         once = {name: givers[0] for name, givers in self._taken.items() if len(givers) == 1}
         takers = Counter(by for givers in self._taken.values() for by in givers)
         return {
@@ -130,7 +130,7 @@ class Uses(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") != "__get__":  # its shape is anyone's
+        if getattr(func, "__name__", "") != "__get__":  # reading an attribute such as the shape is not a use
             for value in (*args, *(kwargs or {}).values()):
                 self._shared |= {self._giver(v) for v in (value if isinstance(value, (list, tuple)) else (value,))}
         return found

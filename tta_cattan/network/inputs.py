@@ -1,4 +1,4 @@
-"""An image and its mirror image: the batch that holds both, and the mean of their predictions."""
+"""Images and their mirror images: a batch of both, and the mean of their predictions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tta_cattan.util.errors import UserError
 
 
 def with_mirror_images(x: Tensor) -> Tensor:
-    """Return a batch of images followed by their mirror images, left and right exchanged."""
+    """Return a batch of images followed by their left-right mirror images."""
     if x.ndim != 4:
         raise UserError(
             f"MIRROR mirrors images of shape (batch, channels, height, width), and these have shape {tuple(x.shape)}: "
@@ -21,6 +21,6 @@ def with_mirror_images(x: Tensor) -> Tensor:
 
 
 def mean_prediction(logits: Tensor) -> Tensor:
-    """``log((softmax(y_i) + softmax(y_{n+i})) / 2)`` of 2n rows of logits: the mean prediction, as n rows of logits."""
+    """Return ``log((softmax(y_i) + softmax(y_{n+i})) / 2)`` of 2n rows of logits: n rows of mean predictions."""
     first, second = logits.log_softmax(1).chunk(2)
     return torch.logaddexp(first, second) - math.log(2)

@@ -1,4 +1,4 @@
-"""Finding layers of a network and watching what flows through them."""
+"""Finding layers of a network and recording what passes through them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _OTHER_METHODS = "choose a method that needs none (MODEL.ADAPTATION tent, tent_p
 
 
 def find_classifier(model: nn.Module, name: str = "", num_classes: int | None = None) -> str:
-    """Return the dotted name of the linear layer that ``model`` ends in.
+    """Return the dotted name of the final linear layer of ``model``.
 
-    ``name`` wins; then timm's ``get_classifier``; then the last linear layer in the order of registration, among those
-    with ``num_classes`` outputs where that is given.
+    ``name`` takes precedence, then timm's ``get_classifier``, then the last linear layer in registration order (with
+    ``num_classes`` outputs, if given).
     """
     # MultiheadAttention keeps its projection in a linear layer whose forward is never called.
     linears = {
@@ -75,10 +75,10 @@ def _declared_classifier(model: nn.Module, linears: dict[str, nn.Linear]) -> str
 
 
 def effective_linear(module: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Return the weight and bias that a linear layer or convolution applies, weight normalisation resolved."""
+    """Return the weight and bias that a linear layer or convolution applies, after any weight normalisation."""
     weight = module.weight
     for hook in module._forward_pre_hooks.values():
-        # The hook of torch.nn.utils.weight_norm refreshes `weight` at the next forward only.
+        # The hook of torch.nn.utils.weight_norm updates `weight` only at the next forward.
         if hasattr(hook, "compute_weight"):
             weight = hook.compute_weight(module)
     bias = None if module.bias is None else module.bias.detach()
@@ -96,7 +96,7 @@ def effective_linear(module: nn.Module) -> tuple[Tensor, Tensor | None]:
 
 
 def replace_module(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
-    """Put ``new`` where ``model`` has the submodule ``name``; return the model (or ``new``, where it is the model)."""
+    """Replace the submodule ``name`` of ``model`` with ``new``; return the model (or ``new`` if ``name`` is empty)."""
     if not name:
         return new
     parent, _, child = name.rpartition(".")
@@ -105,7 +105,7 @@ def replace_module(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
 
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:
-    """Return the submodule ``name``, or say which there are."""
+    """Return the submodule ``name``; if there is none, raise an error that lists the top-level modules."""
     modules = dict(model.named_modules())
     if not name or name not in modules:
         children = ", ".join(name for name, _ in model.named_children())
@@ -117,7 +117,7 @@ def find_layer(model: nn.Module, name: str) -> nn.Module:
 
 
 def following_linear(model: nn.Module, name: str) -> str | None:
-    """Return the first linear layer or 1x1 convolution that is registered behind the module ``name``."""
+    """Return the name of the first linear layer or 1x1 convolution registered after the module ``name``, if any."""
     behind = False
     for other, module in model.named_modules():
         if other == name:
@@ -128,7 +128,7 @@ def following_linear(model: nn.Module, name: str) -> str | None:
 
 
 def _is_pointwise(module: nn.Module) -> bool:
-    """Tell whether a module is a linear map of the channels, position by position."""
+    """Return whether a module is a linear map of the channels at each position."""
     if isinstance(module, nn.Linear):
         return not isinstance(module, NonDynamicallyQuantizableLinear)
     return (
@@ -141,7 +141,7 @@ def _is_pointwise(module: nn.Module) -> bool:
 
 @contextmanager
 def receives(model: nn.Module, name: str, follower: str) -> Iterator[list[bool]]:
-    """Give a list that is not empty after a pass in which ``follower`` took the very output of ``name``."""
+    """Yield a list that is non-empty after a forward pass in which ``follower`` received the output of ``name``."""
     outputs: list[Tensor] = []
     connected: list[bool] = []
 
@@ -173,9 +173,9 @@ def compose_linear(module: nn.Module, weight: Tensor, bias: Tensor | None) -> nn
 
 
 def frozen_copy(module: nn.Module) -> nn.Module:
-    """Return a copy that takes no gradients and shares its parameters' memory."""
+    """Return a copy that takes no gradients and shares the memory of the parameters."""
     memo: dict[int, Any] = {id(param): nn.Parameter(param.detach(), False) for param in module.parameters()}
-    # The old style of weight normalisation keeps what it computed, and torch copies nothing that was computed.
+    # Old-style weight normalisation stores the computed weight as an attribute, and torch cannot copy computed tensors.
     memo |= {id(value): value.detach() for value in vars(module).values() if isinstance(value, Tensor)}
     return copy.deepcopy(module, memo)
 
@@ -184,7 +184,7 @@ def frozen_copy(module: nn.Module) -> nn.Module:
 def with_weight(module: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
     """Return a frozen copy of a linear layer or convolution that applies ``weight`` and ``bias`` instead of its own.
 
-    Note: weight normalisation stays, so that its state has the same names.
+    Note: weight normalisation is kept, so that the state dict has the same names.
     """
     new = copy.deepcopy(module).to(weight).requires_grad_(False).eval()
     old_style = [hook for hook in new._forward_pre_hooks.values() if hasattr(hook, "compute_weight")]
@@ -202,7 +202,7 @@ def with_weight(module: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Mo
 
 
 class Call(NamedTuple):
-    """What went into a layer and what came out of it."""
+    """The input and output of one call of a layer."""
 
     features: Tensor
     output: Tensor
@@ -210,7 +210,7 @@ class Call(NamedTuple):
 
 @contextmanager
 def keeping_modes(*models: nn.Module | None) -> Iterator[None]:
-    """Put every module back into training or evaluation mode, as it was, when the block ends."""
+    """Restore the training or evaluation mode of every module when the block ends."""
     modes = {module: module.training for model in models if model is not None for module in model.modules()}
     try:
         yield
@@ -221,7 +221,7 @@ def keeping_modes(*models: nn.Module | None) -> Iterator[None]:
 
 @contextmanager
 def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
-    """Keep hooks until the block ends."""
+    """Remove the hooks when the block ends."""
     handles = list(handles)
     try:
         yield
@@ -232,7 +232,7 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 @contextmanager
 def watched(layer: nn.Module) -> Iterator[list[Call]]:
-    """Collect the calls of ``layer`` made inside the block."""
+    """Record the calls of ``layer`` made inside the block."""
     calls: list[Call] = []
     with hooked(
         [layer.register_forward_hook(lambda _, args, output: calls.append(Call(args[0] if args else None, output)))]
@@ -241,7 +241,7 @@ def watched(layer: nn.Module) -> Iterator[list[Call]]:
 
 
 def only_call(calls: list[Call], name: str, logits: Tensor | None = None) -> Call:
-    """Return the one call of a layer in a forward pass; of the classifier, whose output must be the ``logits``."""
+    """Return the only call of a layer in a forward pass; the classifier's output must equal the ``logits``."""
     problem = None
     if len(calls) != 1:
         problem = f"was called {len(calls)} times in one forward pass"
@@ -258,7 +258,7 @@ def only_call(calls: list[Call], name: str, logits: Tensor | None = None) -> Cal
 
 
 def require_logits(output: object, n: int) -> None:
-    """Refuse a network whose output is not N x C logits."""
+    """Reject a network whose output is not N x C logits."""
     if isinstance(output, Tensor) and output.ndim == 2 and len(output) == n:
         return
     found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
@@ -269,7 +269,7 @@ def require_logits(output: object, n: int) -> None:
 
 
 def same_numbers(logits: Tensor, output: Tensor) -> bool:
-    """Tell whether two tensors hold the same numbers (NaN included), whatever their precision."""
+    """Return whether two tensors hold the same numbers (NaN included), whatever their precision."""
     if logits.shape != output.shape:
         return False
     same_memory = logits.data_ptr() == output.data_ptr() and logits.stride() == output.stride()
@@ -277,9 +277,9 @@ def same_numbers(logits: Tensor, output: Tensor) -> bool:
 
 
 def channel_place(z: Tensor, dim: int | None = None) -> int:
-    """Return the place of the D channels in a layer's output of two to five dimensions.
+    """Return the dimension of the D channels in a layer's output, which has two to five dimensions.
 
-    Note: of a 3-d output the last place holds the channels, as in transformers, unless only the second has D entries.
+    Note: in a 3-d output the channels are the last dimension, as in transformers, unless only the second has D entries.
     """
     if not isinstance(z, Tensor):
         raise UserError(f"the layer to align gives a {type(z).__name__}, not a tensor: name another layer")
@@ -296,9 +296,9 @@ def channel_place(z: Tensor, dim: int | None = None) -> int:
 def iterate_features(
     model: nn.Module, classifier: str, inputs: Iterable[Tensor], layer: str = "", dim: int | None = None
 ) -> Iterator[Tensor]:
-    """Yield the features (n x D) of each batch of inputs, by the model in evaluation mode.
+    """Yield the features (n x D) of each batch of inputs, with the model in evaluation mode.
 
-    They are the input of ``classifier``, or the output of ``layer``, whose positions count as samples.
+    The features are the input of ``classifier``, or the output of ``layer``, whose positions count as samples.
     """
     model.eval()
     place = find_layer(model, layer) if layer else model.get_submodule(classifier)
@@ -314,7 +314,7 @@ def iterate_features(
 
 
 def list_layers(model: nn.Module, x: Tensor) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Return (name, type, output shape) of every module whose output can be aligned: called once, giving a tensor."""
+    """Return (name, type, output shape) of every module that can be aligned: called once, with a tensor as output."""
     modules = {name: module for name, module in model.named_modules() if name}
     with ExitStack() as stack, torch.no_grad():
         calls = {name: stack.enter_context(watched(module)) for name, module in modules.items()}

@@ -1,4 +1,4 @@
-"""Normalisation layers: which a model has, what is adapted of them, whose statistics they use; blends and averages."""
+"""Normalisation layers: finding them and their affines; choosing, blending and averaging their statistics."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _KNOWN = (_NormBase, nn.LayerNorm, nn.GroupNorm)
 
 
 def is_normalization(module: nn.Module) -> bool:
-    """Tell whether a module normalises: torch's own classes and, by name and shape, timm's and the user's variants.
+    """Return whether a module normalises: torch's own classes and, by name and shape, timm's and the user's variants.
 
-    Note: a class that is not torch's counts when its name says "norm" and it has a one-dimensional ``weight``
+    Note: a class outside torch counts if its name contains "norm" and it has a one-dimensional ``weight``
     (RMSNorm, EvoNorm, FilterResponseNorm, ...).
     """
     if isinstance(module, _KNOWN):
@@ -48,15 +48,15 @@ def statistics_layers(model: nn.Module) -> list[_NormBase]:
 
 
 def use_statistics(layers: list[_NormBase], mode: str, adapting: bool) -> None:
-    """Let ``layers`` normalise by the statistics that ``mode`` names.
+    """Make ``layers`` normalise with the statistics that ``mode`` names.
 
-    - ``batch``: those of the current batch, while adapting and predicting; running statistics stay untouched.
+    - ``batch``: those of the current batch, when adapting and predicting; running statistics stay unchanged.
     - ``source``: the running statistics of the source model.
-    - ``running``: the batch's while adapting, which move the running ones; the running ones when predicting.
-    - ``blend``: the source's, after ``blending`` has moved their input.
+    - ``running``: the batch's when adapting, which update the running ones; the running ones when predicting.
+    - ``blend``: the source's, on inputs that ``blending`` has transformed.
 
     Note: torch reads both ``training`` and ``track_running_stats``; in training mode without tracking it uses the
-    batch and leaves the buffers alone. (An InstanceNorm that tracks statistics moves them even so; nothing reads them.)
+    batch and leaves the buffers alone. (An InstanceNorm that tracks statistics still updates them; nothing reads them.)
     """
     for layer in layers:
         layer.training = mode == "batch" or (mode == "running" and adapting)
@@ -64,19 +64,19 @@ def use_statistics(layers: list[_NormBase], mode: str, adapting: bool) -> None:
 
 
 def jeffreys_divergence(mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor) -> Tensor:
-    """``(KL(p || q) + KL(q || p)) / 2`` of the normal distributions of each channel, averaged over the channels."""
+    """Return ``(KL(p || q) + KL(q || p)) / 2`` of each channel's normal distributions, averaged over the channels."""
     return divergence((mean - other_mean).square(), (var - other_var).square(), var, other_var)
 
 
 def blend_towards_source(
     x: Tensor, layer: _BatchNorm, scale: float, views: int = 1, used: list[Tensor] | None = None
 ) -> Tensor:
-    """Return ``x`` such that ``layer``, normalising by the source's statistics, normalises by blended ones.
+    """Transform ``x`` so that ``layer``, normalising with the source's statistics, in effect uses blended ones.
 
     These are ``m = m_s + w (m_b - m_s)`` and ``v = v_s + w (v_b - v_s)`` of the source's and the batch's mean and
     variance, with one ``w = max(0, D - N) / (D + scale)`` for the whole layer: ``D`` is the divergence of the two,
-    ``N`` what chance alone would make of it in a batch of so few samples. The batch holds ``views`` rows of each
-    sample, all samples of the first view first. ``used`` receives ``m`` and ``v``.
+    ``N`` the part expected by chance from a batch of this size. The batch holds ``views`` rows per sample, all samples
+    of the first view first. ``used`` receives ``m`` and ``v``.
 
     Note: gradients flow through ``m`` and ``v`` as they do through a batch's own statistics; ``w`` is a constant.
     """
@@ -86,9 +86,9 @@ def blend_towards_source(
 
 @contextmanager
 def blending(layers: Sequence[_NormBase], scale: float, views: int = 1) -> Iterator[Mapping[int, Sequence[Tensor]]]:
-    """Let the layers of batch normalisation among ``layers``, set to the source's statistics, use blended ones.
+    """Make the BatchNorm layers among ``layers``, which are set to the source's statistics, use blended ones.
 
-    The dictionary holds the mean and variance that were used, by the layer's place.
+    The dictionary holds the mean and variance that were used, by the layer's index.
     """
     used: dict[int, list[Tensor]] = {}
 
@@ -108,9 +108,9 @@ def blending(layers: Sequence[_NormBase], scale: float, views: int = 1) -> Itera
 class _Moved(torch.autograd.Function):
     """``y = (x - m) r + m_s`` with ``r = sqrt(v_s / v)``, where ``m`` and ``v`` depend on ``x`` and ``w`` does not.
 
-    ``dx = r (dy - w sum(dy) / N - (w / v) (x - m_b) sum(dy (x - m)) / N)`` of the N values of a channel.
+    ``dx = r (dy - w sum(dy) / N - (w / v) (x - m_b) sum(dy (x - m)) / N)`` over the N values of a channel.
 
-    Note: ``x`` is found again from ``y``, which the layer keeps anyway: no more memory than batch normalisation.
+    Note: ``x`` is recovered from ``y``, which the layer keeps anyway: no more memory than batch normalisation.
     """
 
     @staticmethod
@@ -156,30 +156,30 @@ class _Moved(torch.autograd.Function):
 
 
 def _channels(values: Tensor, like: Tensor) -> Tensor:
-    """Return one value per channel in the shape that broadcasts over ``like``."""
+    """Reshape one value per channel to broadcast over ``like``."""
     return values.view(1, -1, *[1] * (like.ndim - 2))
 
 
 def divergence(shift: Tensor, spread: Tensor, var: Tensor, other_var: Tensor) -> Tensor:
-    """Return the divergence of two variances, given the squared differences of the means and of the variances."""
+    """Return the Jeffreys divergence from the squared differences of means and of variances, and the variances."""
     return ((shift * (var + other_var) + spread) / (4 * var * other_var)).mean()
 
 
 def _error_of_mean(values: Tensor, views: int) -> Tensor:
-    """Return the squared standard error of the mean over the samples, whose views are not independent."""
+    """Return the squared standard error of the mean over the samples; views of one sample are not independent."""
     samples = values.unflatten(0, (views, -1)).mean(0)
     return samples.var(0) / len(samples)
 
 
-Notes = Mapping[int, Sequence[Tensor]]  # mean and variance by the layer's place
+Notes = Mapping[int, Sequence[Tensor]]  # mean and variance, by the layer's index
 
 
 @stateful
 class StreamStatistics:
-    """Running mean ``M`` and variance ``V`` of each layer's input, from the means and variances of the batches.
+    """Running mean ``M`` and variance ``V`` of each layer's input, from the batch statistics.
 
-    ``V <- (1 - w) (V + w (m - M)^2) + w v`` and ``M <- M + w (m - M)``: the variance of all samples, what lies between
-    the batches included, with ``w = 1/n`` until it has fallen to ``momentum``.
+    ``V <- (1 - w) (V + w (m - M)^2) + w v`` and ``M <- M + w (m - M)``: the variance over all samples, including the
+    variance between batches, with ``w = 1/n`` until it has fallen to ``momentum``.
     """
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ class StreamStatistics:
 
     @torch.no_grad()
     def add(self, notes: Notes, momentum: float) -> None:
-        """Take in what one batch was normalised by."""
+        """Add the statistics that normalised one batch."""
         if not notes:
             return
         self.count += 1
@@ -205,18 +205,18 @@ class StreamStatistics:
 
     @torch.no_grad()
     def write_to(self, layers: Sequence[_NormBase]) -> None:
-        """Make the averages the running statistics of a network's layers."""
+        """Write the averages into the running statistics of a network's layers."""
         for place, layer in enumerate(layers):
-            if place in self.mean and self.var[place].min() >= 0:  # below 0: the passes did not use the layer
+            if place in self.mean and self.var[place].min() >= 0:  # negative: the layer was not called
                 layer.running_mean.copy_(self.mean[place])
                 layer.running_var.copy_(self.var[place])
 
 
 @contextmanager
 def noting(layers: Sequence[_NormBase]) -> Iterator[Notes]:
-    """Note the mean and variance of each layer's batch, there after the block; of a layer that is not called, -1.
+    """Record the batch mean and variance of each layer, available after the block; variance -1 if it is not called.
 
-    Note: torch computes both anyway. Buffers in the place of the running ones, with a momentum of 1, receive them.
+    Note: torch computes both anyway. Temporary running statistics with a momentum of 1 receive them.
     """
     kept = [(dict(layer._buffers), layer.momentum, layer.track_running_stats) for layer in layers]
     notes: dict[int, Sequence[Tensor]] = {}

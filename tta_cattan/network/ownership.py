@@ -1,4 +1,4 @@
-"""Whose a network is: what may be given to a method, and copies that share its memory or do not."""
+"""Ownership of networks: which ones a method accepts, and copies with or without shared memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def mark_wrapped(model: nn.Module, by: str) -> None:
-    """Remember that a network, part by part, belongs to a method."""
+    """Record that a network and all its submodules belong to a method."""
     _WRAPPED.update(dict.fromkeys(model.modules(), by))
 
 
 def require_plain(model: object) -> None:
-    """Refuse what is no network, or one that is wrapped, compiled or replicated, or can take no gradients."""
+    """Reject anything but a network, and one that is wrapped, compiled or replicated, or can take no gradients."""
     name = type(model).__name__
     if not isinstance(model, nn.Module):
         kind = "a class" if isinstance(model, type) else f"a {name}"
@@ -47,7 +47,7 @@ def require_plain(model: object) -> None:
 
 
 def require_adaptable(model: nn.Module, method: str) -> None:
-    """Refuse a network without affines, or in half precision, in which an update of 1e-3 is lost or underflows."""
+    """Reject a network without affines, or in half precision, where an update of 1e-3 is lost or underflows."""
     if not affine_parameters(model)[0]:
         raise UserError(
             f"{type(model).__name__} has no normalisation layer with affine parameters, and {method} adapts nothing "
@@ -74,10 +74,10 @@ def plain_copy(model: nn.Module, calibration: StreamStatistics) -> nn.Module:
 
 
 def copy_for_adaptation(model: nn.Module) -> nn.Module:
-    """Return a copy with parameters of its own for the normalisation layers, and the memory of all others shared.
+    """Return a copy that has its own normalisation parameters and shares the memory of all others.
 
-    Note: a shared parameter is an object of its own, so that freeing or replacing it does not reach ``model``; what is
-    freed must be made the copy's by ``own_free_parameters`` before it is updated in place.
+    Note: a shared parameter is a separate object, so unfreezing or replacing it does not affect ``model``. Unfrozen
+    parameters must get their own memory from ``own_free_parameters`` before they are updated in place.
     """
     updated = {id(param) for param in affine_parameters(model)[0]}
     memo = {
@@ -89,7 +89,7 @@ def copy_for_adaptation(model: nn.Module) -> nn.Module:
 
 
 def own_free_parameters(adapted: nn.Module, model: nn.Module) -> None:
-    """Give ``adapted`` its own memory for every parameter that takes gradients and lies in that of ``model``."""
+    """Give ``adapted`` its own memory for every trainable parameter whose memory it shares with ``model``."""
     shared = {param.data_ptr() for param in model.parameters()}
     for param in adapted.parameters():
         if param.requires_grad and param.data_ptr() in shared:

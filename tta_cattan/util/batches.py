@@ -17,7 +17,9 @@ _FORMS = "give images, (images, labels) or (indices, images), as tensors with th
 def require_batch(x: object) -> Tensor:
     """Return ``x`` if it is a valid batch of inputs; otherwise raise a UserError that says what is wrong."""
     if not isinstance(x, Tensor):
-        raise UserError(f"a batch has the type {type(x).__name__}: give a torch.Tensor, samples first (see torch.as_tensor)")
+        raise UserError(
+            f"a batch has the type {type(x).__name__}: give a torch.Tensor, samples first (see torch.as_tensor)"
+        )
     if x.ndim == 0 or len(x) == 0:
         raise UserError("an empty batch was given: there is nothing to predict or to adapt to")
     if x.dtype == torch.uint8:
@@ -61,7 +63,9 @@ class ReadBatches:
 
     def __init__(self, loader: Iterable[Any], device: torch.device | None) -> None:
         if not isinstance(loader, Iterable):
-            raise UserError(f"a loader has the type {type(loader).__name__}: give an iterable of batches, such as a DataLoader")
+            raise UserError(
+                f"a loader has the type {type(loader).__name__}: give an iterable of batches, such as a DataLoader"
+            )
         self.loader, self.device = loader, device
         self._gone_through = False
 
