@@ -114,7 +114,7 @@ def test_a_batch_of_another_form_is_refused():
             verb((x * 255).byte())
         with pytest.raises(UserError, match="an empty batch"):
             verb(x[:0])
-        with pytest.raises(UserError, match="is a ndarray"):
+        with pytest.raises(UserError, match="has the type ndarray"):
             verb(x.numpy())
 
 

@@ -101,7 +101,7 @@ def test_a_failure_inside_a_stream_leaves_the_default_in_place():
     method = build("tent")
     x = images(8, 1)
     expected = method.predict(x)
-    with pytest.raises(UserError, match="is a ndarray"), method.stream("camera"):
+    with pytest.raises(UserError, match="has the type ndarray"), method.stream("camera"):
         method(x)
         method(x.numpy())
     assert torch.equal(method.predict(x), expected) and method.streams.names() == ["camera"]
