@@ -206,7 +206,7 @@ def fit_source_moments(
     if count < 2:
         raise UserError(f"source images given: {count}; moments need at least 2, better some thousand")
     if count < _FEW:
-        logger.warning("moments of %d source images are rough: good images may be taken for rubbish", count)
+        logger.warning("moments of only %d source images are unreliable: valid target images may be ignored", count)
     signature, subspace = torch.cat(seen), None
     if features:
         d = min(_DIRECTIONS, features[0].dim, features[0].sample_count() - 1)

@@ -70,7 +70,7 @@ class ForwardTarget(Domains, Target):
     producers: dict[str, str] | None = None  # by BatchNorm, the layer that feeds it alone; None: no batch yet
     consumer: str = ""  # the linear layer directly behind the projection
     phi: Tensor | None = None  # of the projection, if it is updated; None: the identity
-    rubbish: int = 0  # batches of which all images are beyond FAR
+    warned: bool = False  # whether a batch whose images are all beyond FAR was reported
 
 
 @ADAPTATION_REGISTRY.register("cattan_forward")
@@ -100,7 +100,7 @@ class CATTAnForward(AdaptationMethod):
     slots: int = key(8, "domains that are remembered; the one not met for longest makes room", at_least(1))
     memory: int = key(1000, "images that the moments of a domain remember", at_least(1))
     near: float = key(0.1, "distance of signatures up to which a batch is of the source", at_least(0))
-    far: float = key(1e3, "distance of signatures beyond which an image is rubbish", above(0))
+    far: float = key(1e3, "distance of signatures beyond which an image is predicted but not learnt from", above(0))
     scale: float = key(0.02, "divergence from the source at which a layer goes halfway to the target", above(0))
     skew: float = key(10.0, "weight of unequal class frequencies as the cause of a shift", at_least(0))
     layer: str = key("", "module whose output is projected onto the source's subspace; '' = none")
@@ -253,14 +253,13 @@ class CATTAnForward(AdaptationMethod):
             logits = super().infer(x, adapting)
         if passing.uses is not None:
             self.target.producers = passing.uses.producers()
-        if adapting and finite is None and not any(part.usable for part in passing.parts):
-            self.target.rubbish += 1
-            if self.target.rubbish == 1:
-                logger.warning(
-                    "all images of a batch are farther from the source's than %s.FAR = %g: nothing is learnt from "
-                    "them; are they scaled as the source images were?",
-                    self.node, self.far,
-                )  # fmt: skip
+        if adapting and finite is None and not self.target.warned and not any(part.usable for part in passing.parts):
+            self.target.warned = True
+            logger.warning(
+                "all images of a batch are farther from the source's than %s.FAR = %g: nothing is learnt from them; "
+                "are they scaled as the source images were?",
+                self.node, self.far,
+            )  # fmt: skip
         for part in passing.parts if adapting else ():
             if part.usable:
                 self.target.predicted(part.domain, part.of(logits))
