@@ -11,9 +11,9 @@ from torch import nn
 from tta_cattan import SourceMoments, UserError, fit_source_moments
 from tta_cattan.alignment.recolouring import (
     Moments,
+    Signature,
     image_moments,
     matrix_power,
-    precision_of,
     recolouring,
     sampled,
     shift_weight,
@@ -120,7 +120,7 @@ def test_the_source_is_measured_where_the_layers_take_it_in():
     wanted = flat(net.conv1(x).detach().flatten(2))
     np.testing.assert_allclose(found.mean["norm1"], wanted.mean(0), atol=1e-4)
     np.testing.assert_allclose(found.cov["norm1"], np.cov(wanted.T, bias=True), atol=1e-4)
-    assert found.count == 200 and found.classes.keys() == {"norm1", "norm2"} and len(found.signature) == 12
+    assert found.count == 200 and found.classes.keys() == {"norm1", "norm2"} and len(found.first.mean) == 12
     few = fit_source_moments(network(), [x], channels=6)
     assert few.cov.keys() == {"norm1"} and few.classes.keys() == {"norm1", "norm2"}
 
@@ -137,7 +137,7 @@ def test_a_file_and_back(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda t, h: t.pop("signature"), "is damaged"),
+        (lambda t, h: t.pop("first.whitener"), "is damaged"),
         (lambda t, h: t.update({"cov.norm1": torch.eye(3)}), "do not fit each other"),
         (lambda t, h: t.update({"mean.norm1": torch.full((6,), float("nan"))}), "holds NaN or Inf"),
         (lambda t, h: t.update({"other": torch.eye(3)}), "is damaged"),
@@ -174,14 +174,28 @@ def test_source_data_that_cannot_serve_is_refused(tmp_path):
         fit_source_moments(nn.Sequential(nn.Conv2d(3, 3, 1)), [images(4, 0)])
 
 
-def test_the_precision_of_signatures_does_not_depend_on_their_units():
+def test_the_whitening_of_signatures_does_not_depend_on_their_units():
     rng = np.random.default_rng(0)
-    rows = rng.normal(size=(400, 6)) @ rng.normal(size=(6, 6))
+    rows = rng.normal(size=(400, 6)) @ rng.normal(size=(6, 6)) + 3
     cov = np.cov(rows.T)
     wanted = np.linalg.inv(cov + 1e-3 * np.diag(np.diag(cov)))
-    found = precision_of(torch.from_numpy(rows).float())
-    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
+    found = Signature.of(torch.from_numpy(rows).float())
+    precision = (found.whitener @ found.whitener.T).numpy()
+    np.testing.assert_allclose(precision, wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
     units = np.array([300.0, 300.0, 300.0, 1.0, 1.0, 0.01])  # pixels times 255 beside log standard deviations
-    other = precision_of(torch.from_numpy(rows * units).float()).numpy()
-    np.testing.assert_allclose(other * np.outer(units, units), wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
-    assert np.array_equal(other, other.T)
+    other = Signature.of(torch.from_numpy(rows * units).float())
+    scaled = (other.whitener @ other.whitener.T).numpy() * np.outer(units, units)
+    np.testing.assert_allclose(scaled, wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_a_signature_keeps_the_main_directions_of_many():
+    rng = np.random.default_rng(1)
+    rows = torch.from_numpy(rng.normal(size=(900, 70)) @ rng.normal(size=(70, 100))).float()
+    found = Signature.of(rows)
+    coordinates = found.coordinates(rows)
+    assert coordinates.shape == (900, 64)
+    np.testing.assert_allclose(np.cov(coordinates.numpy().T), np.eye(64), atol=0.02)
+    np.testing.assert_allclose(coordinates.mean(0), 0, atol=1e-3)
+    values = np.linalg.eigvalsh(np.corrcoef(rows.numpy().T))[-64:]
+    scaled = found.whitener.double() * rows.double().std(0)[:, None]
+    np.testing.assert_allclose(np.sort(1 / scaled.square().sum(0).numpy()), values + 1e-3, rtol=1e-3)

@@ -530,7 +530,7 @@ def test_a_state_goes_into_a_model_with_the_same_moments_alone():
 
 def test_moments_move_with_the_model():
     method = build("cattan_forward").to("meta")
-    assert method.source.signature.is_meta and all(part.is_meta for part in method.colours["norm1"])
+    assert method.source.first.mean.is_meta and all(part.is_meta for part in method.colours["norm1"])
 
 
 def test_a_stream_of_rubbish_is_told_once(caplog):
@@ -560,3 +560,88 @@ def test_layers_that_are_not_called_have_no_moments():
     assert set(found.mean) == set(found.classes) == {"norm1", "norm2"}
     method = CATTAnForward(net, source_moments=found)
     assert torch.isfinite(method(shifted("bright", 1))).all()
+
+
+class Deep(nn.Module):
+    """Four BatchNorms behind a 1x1 convolution, whose channels do not tell whether an image's pixels are in order."""
+
+    def __init__(self):
+        super().__init__()
+        sizes = ((3, 6, 1), (6, 8, 3), (8, 8, 3), (8, 8, 3))
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, k, 1, k // 2) for a, b, k in sizes)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(b) for _, b, _ in sizes)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x):
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(conv(x)).relu()
+        return self.fc(x.mean((2, 3)))
+
+
+def out_of_order(x):
+    places = torch.randperm(x[0, 0].numel(), generator=torch.Generator().manual_seed(0))
+    return x.flatten(2)[:, :, places].view_as(x)
+
+
+@pytest.fixture
+def deep():
+    torch.manual_seed(0)
+    net = Deep().train()
+    for seed in range(5):
+        net(images(64, seed))
+    net.fc.weight.data.mul_(100)
+    return net.eval(), fit_source_moments(net, images(400, 3).split(50))
+
+
+def test_what_the_first_layer_does_not_see_a_deeper_one_does(deep, tmp_path):
+    net, source = deep
+    assert source.second.layer == "norms.1"
+    source.save(tmp_path / "m")
+    method = CATTAnForward(copy.deepcopy(net), source_moments=SourceMoments.load(tmp_path / "m"))
+    blind = CATTAnForward(copy.deepcopy(net), source_moments=replace(source, second=None))
+    for seed in range(10, 14):
+        x = out_of_order(images(32, seed))
+        method(x)
+        assert torch.equal(blind(x), net(x).detach())
+    assert method.target.first.domains == [] and method.target.domain in method.target.second.domains
+    assert method.target.domain.moments.keys() == {"norms.1", "norms.2", "norms.3"}
+    aligned = method.predict(x)
+    assert (aligned - net(x)).abs().max() > 5e-2
+    torch.testing.assert_close(method.fold()(x), aligned, atol=1e-3, rtol=1e-3)
+    x = images(32, 50)
+    assert torch.equal(method.predict(x), net(x).detach()), "the source's images still pass unchanged"
+    assert torch.equal(method(x), net(x).detach()) and method.target.domain is None
+    method(2 * images(32, 60))
+    assert len(method.target.first.domains) == 1 and method.target.domain is method.target.first.domains[0]
+    method(out_of_order(images(32, 61)))
+    assert method.target.domain in method.target.second.domains
+
+
+def test_a_deeper_signature_of_another_model_is_refused(deep):
+    net, source = deep
+    for second in (replace(source.second, layer="norms.9"), replace(source.second, mean=torch.zeros(9))):
+        with pytest.raises(UserError, match=r"signature of the layer 'norms\.[19]' .* made for another model"):
+            CATTAnForward(net, source_moments=replace(source, second=second).without_model())
+
+
+def test_a_new_domain_is_judged_by_what_the_source_model_predicts(deep):
+    net, source = deep
+    seen = []
+
+    class Watching(CATTAnForward):
+        def _passed(self, *args):
+            passing, logits = super()._passed(*args)
+            known = [domain.frequencies for domain in self.target.domains]
+            seen.append((logits, [] if passing.new else known, [dict(d.moments) for d in self.target.domains]))
+            return passing, logits
+
+    method, x = Watching(copy.deepcopy(net), source_moments=source), 2 * images(32, 60)
+    logits = method(x)
+    assert len(seen) == 2, "a new domain takes a second pass"
+    assert torch.equal(seen[0][0], net(x).detach()) and seen[0][2] == [{}], "the first pass changes nothing"
+    torch.testing.assert_close(seen[1][1][0], net(x).detach().softmax(1).sum(0))
+    assert torch.equal(logits, seen[1][0]) and method.target.domain.count == 32 and method.target.first.clock == 1
+    torch.testing.assert_close(method.target.domain.frequencies, logits.softmax(1).sum(0))
+    method(2 * images(32, 61))
+    method(out_of_order(images(32, 62)))
+    assert len(seen) == 5 and len(method.target.second.domains) == 1, "one pass in a known domain, two in a deeper one"

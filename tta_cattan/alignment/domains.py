@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tta_cattan.alignment.modes import drift, gain_of_two, k_means
-from tta_cattan.alignment.recolouring import Moments, matrix_power
+from tta_cattan.alignment.recolouring import Moments
 from tta_cattan.util.state import stateful
 
 FEWEST = 4  # images needed for a domain's maps, and for a spread
@@ -24,30 +24,24 @@ _BLOCKS, _DRIFT = 8, 2.0  # blocks of these images; how much more than by chance
 _TWO = 0.15  # nats per image by which two modes have to be likelier than one
 _KINDS = 6  # most domains that a mixture is split into
 _MIXED = 3.0  # squared Mahalanobis distance that known domains must save per image for a batch to be mixed
-_PREDICTIONS, _LAST = 500.0, 128.0  # memory of the class frequencies, in predictions: per domain, and across domains
+PREDICTIONS, LAST = 500.0, 128.0  # memory of the class frequencies, in predictions: per domain, and across domains
 
 
 @dataclass(frozen=True)
 class Rules:
     """How domains are told apart, and what the current batch may change.
 
-    ``centre`` (p) and ``precision`` (p x p) are those of the source's signatures: ``fitted`` to images, or guessed.
+    Signatures are whitened: the source's images have mean 0 and unit covariance, ``fitted`` to images or guessed.
     """
 
-    centre: Tensor
-    precision: Tensor
     fitted: bool
     near: float  # distance up to which a batch belongs to the source
     far: float  # distance beyond which an image is invalid
     slots: int  # most domains that are kept
     memory: float  # images that a domain's running moments cover
+    skew: float  # of the last predicted classes
     adapting: bool
     whole: bool  # whether all images belong to one domain
-
-    def distance(self, signature: Tensor, other: Tensor) -> Tensor:
-        """Return the squared distance of signatures (... x p) under the source's precision, divided by p."""
-        difference = signature - other
-        return ((difference @ self.precision) * difference).sum(-1) / len(self.centre)
 
 
 @stateful
@@ -63,18 +57,17 @@ class Seen:
         known = found if self.signatures is None else torch.cat([self.signatures, found])
         self.signatures, self.untested = known[-_SEEN:].clone(), self.untested + len(found)
 
-    def kinds(self, precision: Tensor, most: int) -> list[Tensor]:
+    def kinds(self, most: int) -> list[Tensor]:
         """Cluster the signatures into at most ``most`` kinds if the images come mixed; otherwise return an empty list.
 
-        ``precision`` is that of the source's signatures. Note: if domains follow each other, the images drift.
+        Note: if domains follow each other, the images drift.
         """
         if self.signatures is None or len(self.signatures) < _SEEN or self.untested < _SEEN // 2:
             return []
         self.untested = 0
-        scaled = self.signatures @ matrix_power(precision, 0.5)
-        if drift(scaled, _SEEN // _BLOCKS) > _DRIFT or gain_of_two(scaled) <= _TWO:
+        if drift(self.signatures, _SEEN // _BLOCKS) > _DRIFT or gain_of_two(self.signatures) <= _TWO:
             return []
-        cluster = k_means(scaled, most)
+        cluster = k_means(self.signatures, most)
         found = [self.signatures[cluster == number] for number in range(most)]
         return [kind for kind in found if len(kind) >= FEWEST]
 
@@ -148,16 +141,16 @@ class Part:
         return torch.cat([self.rows + view * (n // views) for view in range(views)])
 
 
+@stateful
 @dataclass
 class Domains:
-    """The domains seen so far, and the current one (-1: the source)."""
+    """The domains seen so far by the signatures of one layer, and the current one (-1: the source)."""
 
     domains: list[Domain] = field(default_factory=list)
     current: int = -1
     clock: int = 0
     recent: Tensor | None = None  # mean signature of the last small batches
     recent_count: float = 0.0
-    frequencies: Tensor | None = None  # of the last predicted classes, across domains
     seen: Seen = field(default_factory=Seen)  # across domains
 
     @property
@@ -170,7 +163,7 @@ class Domains:
 
         ``finite`` is a mask of the images without NaN or Inf (None: all).
         """
-        usable = rules.distance(found, rules.centre) <= rules.far  # False for NaN
+        usable = distance(found) <= rules.far  # False for NaN
         usable = usable if finite is None else usable & finite
         found = found[usable]
         if not len(found):
@@ -182,21 +175,9 @@ class Domains:
         if rules.adapting and rules.fitted and not rules.whole and len(found) >= _WINDOW:
             self.seen.add(found)
             known = any(domain.mixed for domain in self.domains)
-            if not known and (kinds := self.seen.kinds(rules.precision, min(_KINDS, rules.slots))):
+            if not known and (kinds := self.seen.kinds(min(_KINDS, rules.slots))):
                 self._split(kinds, rules)
         return parts
-
-    def predicted(self, domain: Domain | None, logits: Tensor) -> None:
-        """Add predictions to the class frequencies, the domain's and those across domains."""
-        found = logits.float().softmax(1)
-        if torch.isfinite(found).all():
-            self.frequencies = decayed(self.frequencies, found, _LAST)
-            if domain is not None:
-                domain.frequencies = decayed(domain.frequencies, found, _PREDICTIONS)
-
-    def skew(self, domain: Domain) -> float:
-        """Return the class skew of a domain or, before its first predictions, that across domains."""
-        return skew_of(self.frequencies if domain.frequencies is None else domain.frequencies)
 
     def _one(self, found: Tensor, usable: Tensor, rules: Rules) -> Part:
         """Assign the batch as a whole to one domain, known or new, or to the source."""
@@ -205,17 +186,16 @@ class Domains:
             signature, n = self._smoothed(signature, n, rules)
         elif rules.adapting:
             self.recent, self.recent_count = signature, float(_WINDOW)
-        from_source = float(rules.distance(signature, rules.centre)) - 1 / n
+        from_source = float(distance(signature)) - 1 / n
         distances = [
-            float(rules.distance(signature, domain.signature)) - 1 / n - 1 / domain.signature_count
-            for domain in self.domains
+            float(distance(signature, domain.signature)) - 1 / n - 1 / domain.signature_count for domain in self.domains
         ]
         place = min(range(len(distances)), key=distances.__getitem__, default=-1)
         near = rules.near + 0.5 / n
         if not rules.fitted:  # to an unfitted signature, a single class looks like another domain
-            near += 0.5 * skew_of(self.frequencies)
+            near += 0.5 * rules.skew
         # With too few images the spread is unknown: the distance from the source alone decides.
-        spread = float(rules.distance(found, signature).mean()) if len(found) >= FEWEST else from_source
+        spread = float(distance(found, signature).mean()) if len(found) >= FEWEST else from_source
         if rules.whole:
             place = 0 if self.domains else self._begin(signature, n, spread, rules) if rules.adapting else -1
         elif from_source <= near:
@@ -235,8 +215,8 @@ class Domains:
         n, known = len(found), [domain for domain in self.domains if domain.mixed]
         if n < _WINDOW or len(known) < 2:
             return []
-        nearest = torch.stack([rules.distance(found, domain.signature) for domain in known], 1).min(1)
-        own = rules.distance(found, found.mean(0)) * (n / (n - 1))
+        nearest = torch.stack([distance(found, domain.signature) for domain in known], 1).min(1)
+        own = distance(found, found.mean(0)) * (n / (n - 1))
         if float((own - nearest.values).mean()) * found.shape[1] <= _MIXED:
             return []
         rows, parts = usable.nonzero().flatten(), []
@@ -246,7 +226,7 @@ class Domains:
                 continue
             if rules.adapting:
                 mean = found[here].mean(0)
-                spread = float(rules.distance(found[here], mean).mean()) if here.sum() >= FEWEST else domain.spread
+                spread = float(distance(found[here], mean).mean()) if here.sum() >= FEWEST else domain.spread
                 domain.moved(mean, float(here.sum()), spread, rules.memory)
             parts.append(self._planned(domain, int(here.sum()), rules, rows=rows[here]))
         if not usable.all():
@@ -265,7 +245,7 @@ class Domains:
     def _smoothed(self, signature: Tensor, n: float, rules: Rules) -> tuple[Tensor, float]:
         """Return the mean signature of the last 16 images, or of those since its last jump, and their number."""
         before, recent, count = self.recent_count, signature, n
-        if self.recent is not None and rules.distance(signature, self.recent) <= _JUMP * (1 + 1 / n + 1 / before):
+        if self.recent is not None and distance(signature, self.recent) <= _JUMP * (1 + 1 / n + 1 / before):
             count = min(before + n, float(_WINDOW))
             recent = torch.lerp(self.recent, signature, n / count)
         if rules.adapting:
@@ -284,12 +264,12 @@ class Domains:
         whole, made = self.domain, []
         for kind in kinds:
             mean = kind.mean(0)
-            spread = float(rules.distance(kind, mean).mean())
+            spread = float(distance(kind, mean).mean())
             made.append(Domain(mean, float(len(kind)), spread, self.clock, mixed=True))
             if whole is not None:
                 made[-1].count, made[-1].maps = float(_WINDOW), dict(whole.maps)
                 made[-1].moments = copy.deepcopy(whole.moments)
-        if all(float(rules.distance(domain.signature, rules.centre)) <= rules.near for domain in made):
+        if all(float(distance(domain.signature)) <= rules.near for domain in made):
             return  # several kinds of source images
         others = sorted((d for d in self.domains if d is not whole), key=lambda domain: domain.last)
         others = others[max(0, len(others) + len(made) - rules.slots) :]
@@ -302,6 +282,11 @@ def _reach(domain: Domain, from_source: float, rules: Rules) -> float:
     Note: if all domains are far from the source, half that distance is too much: their own spread decides.
     """
     return max(rules.near, 0.5 * min(from_source, domain.spread))
+
+
+def distance(signature: Tensor, other: Tensor | float = 0.0) -> Tensor:
+    """Return the mean squared difference of whitened signatures (... x k); without ``other``, from the source."""
+    return (signature - other).square().mean(-1)
 
 
 def decayed(past: Tensor | None, found: Tensor, memory: float) -> Tensor:

@@ -18,6 +18,7 @@ from tta_cattan.util.state import stateful
 
 TINY = 1e-5
 _POSITIONS = 16  # positions sampled per side of a feature map; neighbours add little
+_DIRECTIONS = 64  # most main directions of a signature
 _RIDGE = 0.005  # fraction of the mean variance that is added to both covariances
 _PAIRS = 20.0  # images at which covariances get half the weight of variances
 
@@ -97,36 +98,58 @@ def image_moments(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def signatures(x: Tensor) -> Tensor:
-    """Return what tells domains apart, per image: channel means and log standard deviations at the first layer."""
+    """Return what tells domains apart, per image: channel means and log standard deviations at a layer."""
     rows = sampled(x)
     means, variances = image_moments(rows)
     return means if rows.shape[2] == 1 else torch.cat([means, 0.5 * (variances + TINY).log()], 1)
 
 
-def precision_of(signature: Tensor) -> Tensor:
-    """Return ``(C + r diag(C))^-1`` of the covariance ``C`` of signatures (n x p), ``r = 1e-3``.
+@dataclass(frozen=True)
+class Signature:
+    """Where the source's images lie by the statistics of one layer.
 
-    Note: means and log standard deviations differ in units, so each coordinate gets its own ridge; the matrix inverted
-    is that of the correlations, in float64.
+    ``(s - mean) @ whitener`` has mean 0 and unit covariance over the source's images, in their k main directions.
     """
-    cov = torch.cov(signature.cpu().double().T).reshape(signature.shape[1], -1)
-    scale = (cov.diagonal() + 1e-12).sqrt()
-    inverse = torch.linalg.inv(cov / torch.outer(scale, scale) + 1e-3 * torch.eye(len(cov), dtype=cov.dtype))
-    precision = inverse / torch.outer(scale, scale)
-    return ((precision + precision.T) / 2).to(signature)
 
+    mean: Tensor
+    whitener: Tensor
+    layer: str = ""  # the BatchNorm whose input they describe; '' = the first one
 
-def running_signature(layer: _BatchNorm, size: int) -> tuple[Tensor, Tensor]:
-    """Return the mean and precision of signatures, guessed from the running statistics of the first layer.
+    @classmethod
+    def of(cls, found: Tensor, layer: str = "") -> Signature:
+        """Fit to the signatures (n x p) of source images.
 
-    Note: these do not show how much of a channel's variance lies between images. Typical values of natural images are
-    used: a quarter, and a log deviation of -0.4 +- 0.4 within an image (relative to the channel's).
-    """
-    mean, var = layer.running_mean.float(), layer.running_var.float() + layer.eps
-    if size == len(mean):
-        return mean, torch.diag(1 / var)
-    centre = torch.cat([mean, 0.5 * var.log() - 0.4])
-    return centre, torch.diag(1 / torch.cat([0.25 * var, torch.full_like(var, 0.16)]))
+        ``whitener = D^-1 V (E + r)^-1/2`` (p x k) with the standard deviations ``D``, the k largest eigenvalues ``E``
+        of the correlations, their eigenvectors ``V``, and ``r = 1e-3``. Note: means and log standard deviations differ
+        in units, hence the correlations; all in float64.
+        """
+        cov = torch.cov(found.cpu().double().T).reshape(found.shape[1], -1)
+        scale = (cov.diagonal() + 1e-12).sqrt()
+        values, vectors = torch.linalg.eigh(cov / torch.outer(scale, scale))
+        values, vectors = values[-_DIRECTIONS:].clamp(min=0), vectors[:, -_DIRECTIONS:]
+        whitener = vectors / scale[:, None] / (values + 1e-3).sqrt()
+        return cls(found.mean(0), whitener.to(found), layer)
+
+    @classmethod
+    def guessed(cls, layer: _BatchNorm, size: int) -> Signature:
+        """Guess from the running statistics of the first layer.
+
+        Note: these do not show how much of a channel's variance lies between images. Typical values of natural images
+        are used: a quarter, and a log deviation of -0.4 +- 0.4 within an image (relative to the channel's).
+        """
+        mean, var = layer.running_mean.float(), layer.running_var.float() + layer.eps
+        if size == len(mean):
+            return cls(mean, torch.diag(var.rsqrt()))
+        spread = torch.cat([2 * var.rsqrt(), torch.full_like(var, 1 / 0.4)])
+        return cls(torch.cat([mean, 0.5 * var.log() - 0.4]), torch.diag(spread))
+
+    def coordinates(self, found: Tensor) -> Tensor:
+        """Return signatures (n x p) in the whitened directions (n x k)."""
+        return (found - self.mean) @ self.whitener
+
+    def to(self, device: torch.device | str) -> Signature:
+        """Return a copy on ``device``."""
+        return Signature(self.mean.to(device), self.whitener.to(device), self.layer)
 
 
 def feature_signatures(z: Tensor, basis: Tensor, mean: Tensor) -> Tensor:

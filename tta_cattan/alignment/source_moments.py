@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,9 +19,9 @@ from tta_cattan.alignment.fitting import FeatureMoments, from_loader, subspace_o
 from tta_cattan.alignment.recolouring import (
     TINY,
     Moments,
+    Signature,
     feature_signatures,
     image_moments,
-    precision_of,
     sampled,
     signatures,
 )
@@ -37,12 +38,13 @@ logger = logging.getLogger(__name__)
 
 ENOUGH_IMAGES = 4096  # with their positions, they determine 128 x 128 covariances to a few per cent
 
-_FORMAT = "tta-cattan-moments-3"
+_FORMAT = "tta-cattan-moments-4"
 _SUBSPACE = ("basis", "eigenvalues", "mean")
 _MAX_BYTES = 1 << 28
 _DIRECTIONS = 256  # most directions of the source's subspace in a file
 _COORDINATES = 32  # most coordinates in a signature of features
 _CLASSES = 16  # most classes with their own moments
+_DEPTH = 3  # the deeper signature is that of the layer a third of the way through the network
 _FEW = 100  # images below which the covariance of their signatures is rough
 
 
@@ -51,18 +53,18 @@ class SourceMoments:
     """The source statistics of CATTAn-F: moments at each layer, and the signature of the source images.
 
     ``mean`` and ``cov`` (C x C) are those of the layers with a full covariance, by name; ``classes`` is the mean
-    divergence of one class from all classes, for every layer. ``signature`` (p) and ``precision`` (p x p) are the mean
-    and inverse covariance of ``signatures``, ``count`` the number of images. ``subspace`` is that of one layer's
-    output, if any.
+    divergence of one class from all classes, for every layer. ``first`` and ``second`` are the signatures of the images
+    at the first and at a deeper layer (None: a network of few layers), ``count`` their number. ``subspace`` is that of
+    one layer's output, if any.
     """
 
     mean: Mapping[str, Tensor]
     cov: Mapping[str, Tensor]
     classes: Mapping[str, float]
-    signature: Tensor
-    precision: Tensor
+    first: Signature
     count: int
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    second: Signature | None = None
     subspace: Subspace | None = None
 
     def to(self, device: torch.device | str) -> SourceMoments:
@@ -71,8 +73,8 @@ class SourceMoments:
             self,
             mean={name: value.to(device) for name, value in self.mean.items()},
             cov={name: value.to(device) for name, value in self.cov.items()},
-            signature=self.signature.to(device),
-            precision=self.precision.to(device),
+            first=self.first.to(device),
+            second=None if self.second is None else self.second.to(device),
             subspace=None if self.subspace is None else self.subspace.to(device),
         )
 
@@ -85,7 +87,8 @@ class SourceMoments:
         named = {f"mean.{name}": value for name, value in self.mean.items()}
         named |= {f"cov.{name}": value for name, value in self.cov.items()}
         named |= {f"classes.{name}": torch.tensor(value) for name, value in self.classes.items()}
-        named |= {"signature": self.signature, "precision": self.precision}
+        for kind, known in (("first", self.first), ("second", self.second)):
+            named |= {} if known is None else {f"{kind}.mean": known.mean, f"{kind}.whitener": known.whitener}
         if self.subspace is not None:
             named |= {f"subspace.{part}": getattr(self.subspace, part) for part in _SUBSPACE}
         return {name: value.detach().cpu().float().contiguous() for name, value in named.items()}
@@ -96,6 +99,7 @@ class SourceMoments:
 
         header = {"format": _FORMAT, "count": str(self.count), "provenance": json.dumps(dict(self.provenance))}
         header["layer"] = json.dumps("" if self.subspace is None else self.subspace.layer)
+        header["second"] = json.dumps("" if self.second is None else self.second.layer)
         with atomic_path(path) as temporary:
             save_file(self.tensors(), temporary, metadata=header)
 
@@ -107,20 +111,35 @@ class SourceMoments:
     def load(cls, path: str | os.PathLike[str]) -> SourceMoments:
         """Read a file that ``save`` wrote; reject anything else and say what is wrong with it."""
         header, tensors = fitted_tensors(path, "moments", _FORMAT, _MAX_BYTES, ["classes.", "subspace.eigenvalues"])
-        kinds = ("mean", "cov", "classes", "signature", "precision", "subspace")
+        kinds = ("mean", "cov", "classes", "first", "second", "subspace")
         parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
         for name, tensor in tensors.items():
             kind, _, layer = name.partition(".")
             parts.setdefault(kind, {})[layer] = tensor.float()
-        mean, cov, classes, signature, precision, subspace = parts.values() if len(parts) == len(kinds) else [{}] * 6
-        pairs = [(mean[name], cov.get(name)) for name in mean] + [(signature.get(""), precision.get(""))]
-        fits = all(map(_are_moments, pairs)) and cov.keys() == mean.keys() and not any(c.ndim for c in classes.values())
-        if not fits or not (_is_subspace(subspace) and isinstance(header.get("layer"), str)):
+        mean, cov, classes, first, second, subspace = parts.values() if len(parts) == len(kinds) else [{}] * 6
+        fits = cov.keys() == mean.keys() and all(_are_moments(mean[name], cov[name]) for name in mean)
+        fits = fits and not any(c.ndim for c in classes.values()) and all(map(_is_signature, (first, second or first)))
+        named = isinstance(header.get("layer"), str) and isinstance(header.get("second"), str)
+        if not (fits and named and _is_subspace(subspace)):
             raise UserError(f"moments file {path} is damaged: its parts do not fit each other; {FIT_AGAIN}")
-        count, provenance = header["count"], header["provenance"]
-        at_layer = Subspace(**subspace, count=count, centered=True, layer=header["layer"]) if subspace else None
-        found = {name: value.item() for name, value in classes.items()}
-        return cls(mean, cov, found, signature[""], precision[""], count, provenance, at_layer)
+        return cls(
+            mean,
+            cov,
+            {name: value.item() for name, value in classes.items()},
+            Signature(**first),
+            header["count"],
+            header["provenance"],
+            Signature(**second, layer=header["second"]) if second else None,
+            Subspace(**subspace, count=header["count"], centered=True, layer=header["layer"]) if subspace else None,
+        )
+
+
+def _is_signature(parts: Mapping[str, Tensor]) -> bool:
+    """Return whether the parts are a mean (p) and a whitener (p x k)."""
+    if parts.keys() != {"mean", "whitener"}:
+        return False
+    mean, whitener = parts["mean"], parts["whitener"]
+    return mean.ndim == 1 and whitener.ndim == 2 and len(whitener) == len(mean) and whitener.numel() > 0
 
 
 def _is_subspace(parts: Mapping[str, Tensor]) -> bool:
@@ -134,10 +153,9 @@ def _is_subspace(parts: Mapping[str, Tensor]) -> bool:
     return fits and orthonormality_error(basis) < 1e-2
 
 
-def _are_moments(pair: tuple[Tensor | None, Tensor | None]) -> bool:
+def _are_moments(mean: Tensor, matrix: Tensor) -> bool:
     """Return whether a mean (C) fits a matrix (C x C) that is positive semi-definite up to rounding."""
-    mean, matrix = pair
-    if mean is None or matrix is None or mean.ndim != 1 or matrix.shape != (len(mean), len(mean)) or not len(mean):
+    if mean.ndim != 1 or matrix.shape != (len(mean), len(mean)) or not len(mean):
         return False
     allowed = 1e-3 * float(matrix.abs().max())
     close = float((matrix - matrix.T).abs().max()) <= allowed
@@ -165,16 +183,17 @@ def fit_source_moments(
         raise UserError(
             f"{type(model).__name__} has no BatchNorm with running statistics: CATTAn-F has no layer to align"
         )
-    seen: list[Tensor] = []
+    seen: dict[str, list[Tensor]] = defaultdict(list)  # signatures, by layer
     first: list[str] = []
+    deeper = list(fitted)[len(fitted) // _DEPTH] if len(fitted) > _DEPTH else ""
     features: list[FeatureMoments] = []
     count = 0
 
     def look(name: str, norm: _BatchNorm, x: Tensor) -> Tensor:
         if not first:
             first.append(name)
-        if name == first[0]:
-            seen.append(signatures(x))
+        if name in (first[0], deeper):
+            seen[name].append(signatures(x))
         fitted[name].look(sampled(x), count)
         return own_forward(norm)(x)
 
@@ -186,7 +205,7 @@ def fit_source_moments(
         if not first:
             first.append("")
         if first[0] == "":
-            seen.append(rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows)  # raw until a basis is fitted
+            seen[""].append(rows.flatten(1, -2).mean(1) if rows.ndim > 2 else rows)  # raw until a basis is fitted
 
     watching = [find_layer(model, layer).register_forward_hook(look_at_features)] if layer else []
     with hooked(watching), replaced_forward(batch_norms(model), look):
@@ -207,7 +226,7 @@ def fit_source_moments(
         raise UserError(f"source images given: {count}; moments need at least 2, better some thousand")
     if count < _FEW:
         logger.warning("moments of only %d source images are unreliable: valid target images may be ignored", count)
-    signature, subspace = torch.cat(seen), None
+    signature, subspace = torch.cat(seen[first[0]]), None
     if features:
         d = min(_DIRECTIONS, features[0].dim, features[0].sample_count() - 1)
         subspace = subspace_of_moments(features[0], d, layer=layer).to(device)
@@ -220,10 +239,10 @@ def fit_source_moments(
         {name: moments.mean for name, moments in full.items()},
         {name: moments.cov for name, moments in full.items()},
         {name: fit.class_divergence() for name, fit in used.items()},
-        signature.mean(0),
-        precision_of(signature),
+        Signature.of(signature),
         count,
         dict(provenance or {}),
+        Signature.of(torch.cat(seen[deeper]), deeper) if seen[deeper] and deeper != first[0] else None,
         subspace,
     )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,24 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.utils.hooks import RemovableHandle
 
-from tta_cattan.alignment.domains import FEWEST, Domain, Domains, Part, Rules
+from tta_cattan.alignment.domains import (
+    FEWEST,
+    LAST,
+    PREDICTIONS,
+    Domain,
+    Domains,
+    Part,
+    Rules,
+    decayed,
+    skew_of,
+)
 from tta_cattan.alignment.recolouring import (
     Moments,
+    Signature,
     feature_signatures,
     matrix_power,
     projected,
     recolouring,
-    running_signature,
     sampled,
     sampling,
     shift_weight,
@@ -59,18 +69,46 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MAKE_SOME = "Make some for this one with `tta-cattan fit-source`"
+
 Colours = dict[str, tuple[Tensor, Tensor, Tensor]]
 
 
 @stateful
 @dataclass
-class ForwardTarget(Domains, Target):
+class ForwardTarget(Target):
     """The domains seen so far, and what folding and updates of ``Phi`` need."""
 
+    first: Domains = field(default_factory=Domains)  # by the signatures of the first layer
+    second: Domains = field(default_factory=Domains)  # by those of a deeper one, among what the first calls source
+    frequencies: Tensor | None = None  # of the last predicted classes, across domains
     producers: dict[str, str] | None = None  # by BatchNorm, the layer that feeds it alone; None: no batch yet
     consumer: str = ""  # the linear layer directly behind the projection
     phi: Tensor | None = None  # of the projection, if it is updated; None: the identity
     warned: bool = False  # whether a batch whose images are all beyond FAR was reported
+
+    @property
+    def domains(self) -> list[Domain]:
+        """All domains."""
+        return self.first.domains + self.second.domains
+
+    @property
+    def domain(self) -> Domain | None:
+        """The current domain; None for the source."""
+        return self.first.domain or self.second.domain
+
+    def predicted(self, domain: Domain | None, logits: Tensor) -> None:
+        """Add predictions to the class frequencies, the domain's and those across domains."""
+        found = logits.float().softmax(1)
+        if torch.isfinite(found).all():
+            self.frequencies = decayed(self.frequencies, found, LAST)
+            if domain is not None:
+                domain.frequencies = decayed(domain.frequencies, found, PREDICTIONS)
+
+    def skew(self, domain: Domain | None) -> float:
+        """Return the class skew of a domain or, before its first predictions, that across domains."""
+        known = None if domain is None else domain.frequencies
+        return skew_of(self.frequencies if known is None else known)
 
 
 @ADAPTATION_REGISTRY.register("cattan_forward")
@@ -165,9 +203,16 @@ class CATTAnForward(AdaptationMethod):
             if name not in layers or layers[name].num_features != len(mean):
                 raise UserError(
                     f"the source moments have {len(mean)} channels at the layer {name!r}, which "
-                    f"{type(model).__name__} has not: they were made for another model. Make some for this one with "
-                    "`tta-cattan fit-source`"
+                    f"{type(model).__name__} has not: they were made for another model. {_MAKE_SOME}"
                 )
+        deeper = None if given is None else given.second
+        if deeper is not None and (
+            deeper.layer not in layers or len(deeper.mean) not in (n := layers[deeper.layer].num_features, 2 * n)
+        ):
+            raise UserError(
+                f"the source moments have a signature of the layer {deeper.layer!r} with {len(deeper.mean)} numbers, "
+                f"which {type(model).__name__} does not give: they were made for another model. {_MAKE_SOME}"
+            )
         # Without source data: a typical value, the divergence of one class at most layers of CIFAR's ResNet-20.
         self.class_shifts: Mapping[str, float] = dict.fromkeys(layers, 0.02) if given is None else given.classes
         if self.layer:
@@ -180,7 +225,7 @@ class CATTAnForward(AdaptationMethod):
         """Move the source moments to another device with the model."""
         super()._apply(*args, **options)
         device = self.device
-        if self.source is not None and device is not None and self.source.signature.device != device:
+        if self.source is not None and device is not None and self.source.first.mean.device != device:
             self.source = self.source.to(device)
             self.colours = {n: (m.to(device), c.to(device), r.to(device)) for n, (m, c, r) in self.colours.items()}
             self.subspace = self._subspace() if self.layer else None
@@ -243,16 +288,16 @@ class CATTAnForward(AdaptationMethod):
         finite = None if all_finite(x) else torch.isfinite(x).flatten(1).all(1)
         if adapting and finite is not None and not finite.all():
             self.safety.leave_out()
-        passing = _Pass(self, adapting, finite)
-        with ExitStack() as stack:
-            stack.enter_context(replaced_forward(batch_norms(self.model), passing.forward))
-            stack.enter_context(replaced_forward(self._convolutions(), passing.convolve))
-            stack.enter_context(hooked(passing.hooks(self.model, self.layer)))
-            if passing.uses is not None:
-                stack.enter_context(passing.uses)
-            logits = super().infer(x, adapting)
-        if passing.uses is not None:
-            self.target.producers = passing.uses.producers()
+        passing, logits = self._passed(x, adapting, finite)
+        if passing.new:
+            # How far a domain is aligned depends on how unusual its mix of classes is. Aligned features look like all
+            # of the source's classes: for a new domain, only the source model's predictions, which these are, can tell.
+            new = [(part.domain, part) for part in passing.new if part.domain is not None]
+            for domain, part in new:
+                domain.frequencies = part.of(logits).float().softmax(1).sum(0)
+            passing, logits = self._passed(x, adapting, finite, passing.chosen)
+            for domain, _ in new:
+                domain.frequencies = None
         if adapting and finite is None and not self.target.warned and not any(part.usable for part in passing.parts):
             self.target.warned = True
             logger.warning(
@@ -264,6 +309,22 @@ class CATTAnForward(AdaptationMethod):
             if part.usable:
                 self.target.predicted(part.domain, part.of(logits))
         return logits
+
+    def _passed(
+        self, x: Tensor, adapting: bool, finite: Tensor | None, chosen: Sequence[list[Part]] = ()
+    ) -> tuple[_Pass, Tensor]:
+        """Run the network once; ``chosen`` are the parts of the batch, if an earlier pass has found them."""
+        passing = _Pass(self, adapting, finite, chosen)
+        with ExitStack() as stack:
+            stack.enter_context(replaced_forward(batch_norms(self.model), passing.forward))
+            stack.enter_context(replaced_forward(self._convolutions(), passing.convolve))
+            stack.enter_context(hooked(passing.hooks(self.model, self.layer)))
+            if passing.uses is not None:
+                stack.enter_context(passing.uses)
+            logits = super().infer(x, adapting)
+        if passing.uses is not None:
+            self.target.producers = passing.uses.producers()
+        return passing, logits
 
     def _convolutions(self) -> dict[str, _ConvNd]:
         """Return the ungrouped convolution that feeds each BatchNorm and nothing else, by the BatchNorm's name."""
@@ -299,16 +360,16 @@ class CATTAnForward(AdaptationMethod):
         self._merged: dict[str, tuple[Tensor, list[Any], Tensor, Tensor]] = {}  # map, affines, weight, bias
         super().begin_target(known)
 
-    def source_signature(self, layer: Any, size: int) -> tuple[Tensor, Tensor]:
-        """Return the mean and precision of the source's signatures, which have ``size`` entries."""
+    def signature_of(self, layer: Any, size: int) -> Signature:
+        """Return the source's signature at the first layer, which has ``size`` entries there."""
         if self.source is None:
-            return running_signature(layer, size)
-        if len(self.source.signature) != size:
+            return Signature.guessed(layer, size)
+        if len(self.source.first.mean) != size:
             raise UserError(
-                f"the source moments have a signature of {len(self.source.signature)} numbers, and the first layer "
-                f"gives {size}: they were made for another model. Make some for this one with `tta-cattan fit-source`"
+                f"the source moments have a signature of {len(self.source.first.mean)} numbers, and the first layer "
+                f"gives {size}: they were made for another model. {_MAKE_SOME}"
             )
-        return self.source.signature, self.source.precision
+        return self.source.first
 
     def state_identity(self) -> dict[str, Any]:
         """Add the layer that is projected and the hash of the source moments."""
@@ -379,14 +440,20 @@ class CATTAnForward(AdaptationMethod):
 class _Pass:
     """One pass through the network: the first layer identifies the domain, and every layer is aligned for it."""
 
-    def __init__(self, method: CATTAnForward, adapting: bool, finite: Tensor | None) -> None:
+    def __init__(
+        self, method: CATTAnForward, adapting: bool, finite: Tensor | None, chosen: Sequence[list[Part]] = ()
+    ) -> None:
         self.method, self.target, self.adapting = method, method.target, adapting
         self.finite = finite  # mask of the images without NaN or Inf; None: all
         self.parts: list[Part] = []
+        self.given = list(chosen)  # what an earlier pass has chosen at the first layer and, perhaps, at a deeper one
+        self.chosen: list[list[Part]] = []
+        self.new: list[Part] = []  # parts of domains without moments: such a pass only predicts, by the source model
         self.uses = Uses() if adapting and self.target.producers is None else None
         self.done: Tensor | None = None  # a convolution's output that already includes its BatchNorm
         self.absorbed: set[str] = set()  # the BatchNorms whose moments were updated by their convolution
         self.projection: Tensor | None = None
+        self.deeper = None if method.source is None else method.source.second
 
     def forward(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Replace the forward of a BatchNorm."""
@@ -411,8 +478,11 @@ class _Pass:
         """Update the moments with a layer's input, or a part of its positions; the first one identifies the domain."""
         with torch.autocast(x.device.type, enabled=False):
             if not self.parts:
-                self.choose(layer, signatures(x))
-            for part in self.parts:
+                found = signatures(x)
+                self.choose(self.target.first, self.method.signature_of(layer, found.shape[1]), found)
+            elif self.deeper is not None and name == self.deeper.layer and self.parts[0].domain is None:
+                self.choose(self.target.second, self.deeper, signatures(x))
+            for part in self.parts if not self.new else ():
                 if part.domain is not None and part.share:
                     self.absorb(part.domain, part, name, layer, x)
 
@@ -472,27 +542,34 @@ class _Pass:
         assert self.method.source is not None and self.method.subspace is not None  # ensured by inspect
         basis, mean = self.method.subspace
         if not self.parts:
-            self.choose(module, feature_signatures(z, basis[:, : len(self.method.source.signature) - 1], mean))
+            found = feature_signatures(z, basis[:, : len(self.method.source.first.mean) - 1], mean)
+            self.choose(self.target.first, self.method.source.first, found)
         basis, phi = basis[:, : self.method.d], self.target.phi
         self.projection = self.by_part(lambda part, z: z if part.domain is None else projected(z, basis, mean, phi), z)
         return self.projection
 
-    def choose(self, layer: nn.Module, found: Tensor) -> None:
-        """Assign a batch, or each of its images, to a domain by the signatures ``found``, or start a new domain."""
+    def choose(self, domains: Domains, source: Signature, found: Tensor) -> None:
+        """Assign a batch, or each of its images, to one of ``domains`` by the signatures ``found``, or start a new one.
+
+        ``source`` is the signature of the source's images at this layer.
+        """
+        if self.given:
+            self.parts = self.given.pop(0)
+            return
         method = self.method
-        centre, precision = method.source_signature(layer, found.shape[1])
         rules = Rules(
-            centre,
-            precision,
             fitted=method.source is not None,
             near=method.near,
             far=method.far,
             slots=method.slots,
             memory=float(method.memory),
+            skew=self.target.skew(None),
             adapting=self.adapting,
             whole=bool(self.target.known),
         )
-        self.parts = self.target.sort(method.mean_of_views(found), self.finite, rules)
+        self.parts = domains.sort(source.coordinates(method.mean_of_views(found)), self.finite, rules)
+        self.chosen.append(self.parts)
+        self.new = [part for part in self.parts if part.share and part.domain is not None and not part.domain.moments]
 
     def absorb(self, domain: Domain, part: Part, name: str, layer: _BatchNorm, x: Tensor) -> None:
         """Update a layer's moments with a part of a batch and, if it is due, the layer's map."""

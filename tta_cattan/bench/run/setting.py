@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode
 
 from tta_cattan.alignment import SourceMoments, Subspace
+from tta_cattan.alignment.recolouring import Signature
 from tta_cattan.bench.data import Benchmark, Stream, benchmark_of
 from tta_cattan.bench.data.domain_stream import check_stream
 from tta_cattan.bench.models.checkpoints import read_checkpoint
@@ -190,7 +191,7 @@ def _stand_in(cfg: CfgNode, model: nn.Module, benchmark: Benchmark) -> Subspace 
     if forward:
         layer, d = forward.value_in(cfg, "layer"), forward.value_in(cfg, "d")
         subspace = Subspace(torch.eye(d), torch.ones(d), torch.zeros(d), d, True, layer=layer) if layer else None
-        return SourceMoments({}, {}, {}, torch.zeros(1), torch.eye(1), 1, subspace=subspace)
+        return SourceMoments({}, {}, {}, Signature(torch.zeros(1), torch.eye(1)), 1, subspace=subspace)
     method = aligning_method(cfg)
     layer, centered = method.value_in(cfg, "layer"), method.value_in(cfg, "centering") != "none"
     inputs = first_inputs(benchmark) if layer else None
