@@ -12,7 +12,7 @@ from typing import Any
 
 from scipy.stats import t as student
 
-from tta_cattan.bench.data.corruptions import EXTRA
+from tta_cattan.bench.data.corruptions import COMMON, EXTRA
 from tta_cattan.bench.results.store import Record
 from tta_cattan.bench.run.gather import gather
 from tta_cattan.bench.run.plan import parse_sweeps, sweeps_of
@@ -91,6 +91,21 @@ def grids(data: Path, out: Path) -> list[Grid]:
         "pairs": True,
     }
     without_images = tuple(method for method in OFFLINE if method != "ip")
+    imagenet = [
+        "MODEL.ARCH", "resnet50_v1", "MODEL.CKPT_PATH", data / "imagenet" / "resnet50.safetensors",
+        "DATA.SOURCE_DIR", out / "imagenet" / "source", "CORRUPTION.NUM_EX", -1, "CATTAN_FORWARD.CHANNELS", 512,
+        "OPTIM.METHOD", "Adam", *online,
+    ]  # fmt: skip
+    on_imagenet = {
+        "cfg": "cfgs/imagenet_c/cattan.yaml",
+        "choosing": [
+            *imagenet, "DATA_DIR", out / "imagenet" / "choosing", "CORRUPTION.TYPE", list(EXTRA[:2]), "SEEDS", [0],
+        ],
+        "rates": (1e-3, 3e-3, 1e-2, 3e-2),
+        "columns": ("nothing",),
+        "readings": ("CATTAN.SOURCE_BASIS=auto,classifier",),
+    }  # fmt: skip
+    on_reported = [*imagenet, "DATA_DIR", out / "imagenet" / "reported"]
     return [
         Grid(
             "cifar-online",
@@ -142,6 +157,20 @@ def grids(data: Path, out: Path) -> list[Grid]:
             methods=OFFLINE,
             pairs=True,
         ),
+        Grid(
+            "imagenet",
+            "ImageNet images, ResNet-50, 224 px, five corruptions, 500 images each, online, batch 64, one seed",
+            reported=[*on_reported, "CORRUPTION.TYPE", list(SEVERAL), "SEEDS", [0]],
+            methods=(*FIXED, "tent", "tent_plus", "shot", "ip", "cattan"),
+            **on_imagenet,
+        ),
+        Grid(
+            "imagenet-fifteen",
+            "The same images under all fifteen corruptions",
+            reported=[*on_reported, "CORRUPTION.TYPE", list(COMMON), "SEEDS", [0]],
+            methods=(*FIXED, "tent", "shot"),
+            **on_imagenet,
+        ),
     ]
 
 
@@ -155,7 +184,7 @@ def run_grid(grid: Grid, out: Path) -> dict[tuple[str, str], Entry]:
             if method == "source" and column != grid.columns[0]:
                 continue
             chosen: Mapping[str, Any] = {}
-            if method in LEARNING or (method == "cattan_plus" and not classes):
+            if method not in FIXED and (method != "cattan_plus" or not classes):
                 tried = [f"OPTIM.LR={','.join(map(str, grid.rates))}", *grid.readings]
                 cfg = grid.choosing_cfg or grid.cfg
                 chosen = best_settings(_records(grid, cfg, [*grid.choosing, *options], method, tried, out))
