@@ -15,7 +15,7 @@ N_CLASSES = 5
 FEATURES = 12
 FROZEN = ("source", "norm", "cattan_forward")  # no parameter is updated
 ADAPTING = ("tent", "tent_plus", "shot", "ip", "cattan")
-METHODS = (*FROZEN, *ADAPTING, "cattan_plus")  # which updates parameters offline, without classes
+METHODS = (*FROZEN, *ADAPTING, "cattan_plus")  # which updates parameters offline only
 
 
 class ConvNet(nn.Module):

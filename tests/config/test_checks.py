@@ -58,8 +58,6 @@ RANGES = [
     ("SOURCE.LR", [1e-9], [0.0], "must be > 0"),
     ("DATA.IMAGE_SIZE", [16, 4096], [15, 0, 10**9], "must be in [16, 4096]"),
     ("DATA.POINTS", [16, 1024], [15, 0, 10**9], "must be in [16, 65536]"),
-    ("TENT_PLUS.KAPPA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
-    ("CATTAN.KAPPA", [0.0, 0.999], [BELOW, 1.0], "must be in [0, 1)"),
     ("CATTAN.PRIOR", [0.0, 1e9], [BELOW], "must be >= 0"),
     ("CORRUPTION.NUM_EX", [-1, 1], [0, -2], "must be >= 1, or -1 for all"),
     ("TEST.ADAPT_EX", [-1, 2], [0, 1, -2], "must be >= 2, or -1 for all"),

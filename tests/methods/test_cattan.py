@@ -312,13 +312,15 @@ def test_a_batch_given_again_moves_no_tracker():
     assert method.target.tracker.count == 24
 
 
-def test_the_running_balance_looks_at_more_than_one_batch():
+def test_the_running_balance_covers_ten_samples_per_class():
     method = build("cattan", class_balance="running", lambda_lr=0.0, lambda_align=0.0, lambda_cb=2.0, lr=0.0)
     method.prepare(target_batches())
     mean = torch.full((N_CLASSES,), 1 / N_CLASSES, dtype=torch.float64)
     for _, x in target_batches():
         logits, loss = method.loss_calculation(x, None)
-        mean = 0.9 * mean + 0.1 * logits.detach().double().softmax(1).mean(0)
+        share = min(1, len(x) / (10 * N_CLASSES))
+        assert 0 < share < 1
+        mean = (1 - share) * mean + share * logits.detach().double().softmax(1).mean(0)
         assert loss.item() == pytest.approx(2 * (mean * (N_CLASSES * mean).log()).sum().item(), rel=1e-3, abs=1e-6)
     method.reset()
     assert method.target.balance.mean is None

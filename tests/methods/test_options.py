@@ -64,8 +64,7 @@ def adapted(name, **options):
 def test_in_the_end_predictions_know_the_targets_classes(name, mirror):
     change = 0.0 if name == "source" else 0.05  # nothing changes in the source model
     method = adapted(name, mirror=mirror, classes=True, class_change=change)
-    # Without classes CATTAn+ would learn.
-    plain = adapted("cattan_forward" if name == "cattan_plus" else name, mirror=mirror, classes=False)
+    plain = adapted(name, mirror=mirror, classes=False, class_change=change)
     plain.classifier = "fc"
     seen = [plain.logits_and_head_input(x, adapting=False) for _, x in target_batches()]
     logits, features = torch.cat([y for y, _ in seen]), torch.cat([z for _, z in seen])

@@ -285,7 +285,7 @@ class AdaptationMethod(Guarded, Keyed, nn.Module):
     def balance_loss(self, logits: Tensor) -> Tensor:
         """Return ``L_CB`` of a batch or the divergence of the running mean prediction, as ``class_balance`` says."""
         if self.class_balance == "running":
-            return self.target.balance(logits, self.kappa, self.new_batch)
+            return self.target.balance(logits, self.new_batch)
         return CLASS_BALANCE[self.class_balance](logits)
 
     def _backward(self, loss: Tensor, value: float, statistics: list[Tensor]) -> str:

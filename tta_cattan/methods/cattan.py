@@ -102,9 +102,6 @@ class CATTAn(AdaptationMethod):
         one_of(*CLASS_BALANCE, "running"),
         origin="paper",
     )
-    kappa: float = key(
-        0.9, "share of the past in the running mean prediction", within(0, 1, "[)"), origin="Mummadi et al."
-    )
     confidence: str = key(
         "hlr", "'hlr' = hard likelihood ratio (paper), 'slr' = soft, 'entropy'", one_of(*CONFIDENCE), origin="paper"
     )

@@ -1,4 +1,4 @@
-"""CATTAn+: CATTAn-F and, given a whole target set, the target's classes or CATTAn's updates."""
+"""CATTAn+: CATTAn-F and, given a whole target set, CATTAn's updates and the target's classes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from tta_cattan.methods.target import RunningBalance
 from tta_cattan.network.normalization import affine_parameters
 from tta_cattan.util.keys import at_least, key
 
-_KAPPA = 0.9  # weight of the past in the running mean prediction (Mummadi et al.)
-
 
 @ADAPTATION_REGISTRY.register("cattan_plus")
 class CATTAnPlus(CATTAnForward):
-    """CATTAn-F; offline it also predicts with the target's classes or, with ``classes=False``, updates parameters.
+    """CATTAn-F; offline it also updates parameters and then, with ``classes``, predicts by the target's classes too.
 
-    In the latter case ``prepare`` freezes the moments of the whole target. The epochs then minimise CATTAn's loss with
-    ``W_t = W_s``, ``lambda_lr L_lr + lambda_align ||Phi - I||^2 + lambda_cb KL(m || uniform)`` with the running mean
-    prediction ``m``, over the affines and, if ``layer`` is set, ``Phi`` of ``z -> m_s + (z - m_s) W_s Phi W_s^T``. The
-    learning rate is ``lr c^2 / (c^2 + class_change^2)``, where ``c`` is the fraction of the source model's predictions
-    that the alignment changed. In a stream, without ``prepare``, no parameter changes.
+    ``prepare`` freezes the moments of the whole target. The epochs then minimise CATTAn's loss with ``W_t = W_s``,
+    ``lambda_lr L_lr + lambda_align ||Phi - I||^2 + lambda_cb KL(m || uniform)`` with the running mean prediction ``m``,
+    over the affines and, if ``layer`` is set, ``Phi`` of ``z -> m_s + (z - m_s) W_s Phi W_s^T``. The learning rate is
+    ``lr c^2 / (c^2 + class_change^2)``, where ``c`` is the fraction of the source model's predictions that the
+    alignment changed. In a stream, without ``prepare``, no parameter changes.
     """
 
     title = "CATTAn+"
@@ -38,18 +36,9 @@ class CATTAnPlus(CATTAnForward):
     classes = True
     lr = 1e-4
 
-    lambda_lr: float = key(
-        0.025, "offline, without classes: weight of the confidence loss", at_least(0), origin="paper"
-    )
-    lambda_cb: float = key(1.0, "offline, without classes: weight of the class balance", at_least(0), origin="paper")
-    lambda_align: float = key(
-        0.01, "offline, without classes: weight of the alignment cost; the paper's is 1", at_least(0)
-    )
-
-    def inspect(self, model: nn.Module) -> None:
-        """Require affines only if parameters are to be updated."""
-        self.adapts = not self.classes
-        super().inspect(model)
+    lambda_lr: float = key(0.025, "offline: weight of the confidence loss", at_least(0), origin="paper")
+    lambda_cb: float = key(1.0, "offline: weight of the class balance", at_least(0), origin="paper")
+    lambda_align: float = key(0.01, "offline: weight of the alignment cost; the paper's is 1", at_least(0))
 
     @property
     def learns(self) -> bool:
@@ -70,10 +59,7 @@ class CATTAnPlus(CATTAnForward):
 
     @torch.no_grad()
     def prepare(self, batches: Batches) -> None:
-        """Compute the moments of the whole target; without ``classes``, freeze them for the updates."""
-        if self.classes:
-            super().prepare(batches)
-            return
+        """Compute the moments of the whole target and freeze them for the updates."""
         changed = []
         with self.whole_target(batches) as inputs:
             for x in inputs:
@@ -116,7 +102,7 @@ class CATTAnPlus(CATTAnForward):
 
     def loss(self, logits: Tensor) -> Tensor:
         """Return ``L = lambda_lr L_lr + lambda_cb KL(m || uniform) + lambda_align ||Phi - I||^2``."""
-        balance = self.target.balance(logits, _KAPPA, self.new_batch)
+        balance = self.target.balance(logits, self.new_batch)
         loss = self.lambda_lr * hard_likelihood_ratio(logits) + self.lambda_cb * balance
         phi = self.target.phi
         return loss if phi is None else loss + self.lambda_align * (phi - torch.eye(len(phi)).to(phi)).square().sum()

@@ -98,7 +98,7 @@ class IP(AdaptationMethod):
 
     def loss(self, logits: Tensor) -> Tensor:
         """Return ``L = KL(m || uniform) + lambda_lr L_lr`` with the running mean prediction ``m``."""
-        balance = self.target.balance(logits, self.kappa, self.new_batch)
+        balance = self.target.balance(logits, self.new_batch, self.kappa)
         return balance + self.lambda_lr * CONFIDENCE[self.confidence](logits)
 
     def predict_bypassed(self, x: Tensor) -> Tensor:

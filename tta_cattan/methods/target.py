@@ -13,27 +13,34 @@ from tta_cattan.losses import divergence_from_uniform
 from tta_cattan.network.normalization import StreamStatistics
 from tta_cattan.util.state import stateful
 
+_PER_CLASS = 10  # samples per class that the running mean prediction covers
+
 
 @stateful
 class RunningBalance:
     """``KL(m || uniform)`` of the running mean prediction ``m <- kappa m + (1 - kappa) mean(softmax(y))``.
 
-    Note: the gradient flows only through the current batch's share of the mean, so a small batch, whose own mean says
-    little about the class balance, has little effect.
+    Unless ``kappa`` is given, ``m`` covers about ten samples per class: ``1 - kappa = min(1, n / (10 K))`` for a batch
+    of n samples and K classes.
+
+    Note: the gradient flows only through the current batch's share of the mean, so a batch that is small beside the
+    number of classes, whose own mean says little about the class balance, has little effect.
     """
 
     def __init__(self) -> None:
         self.past: Tensor | None = None  # the running mean before the current batch; None: uniform
         self.mean: Tensor | None = None
 
-    def __call__(self, logits: Tensor, kappa: float, new_batch: bool) -> Tensor:
+    def __call__(self, logits: Tensor, new_batch: bool, kappa: float | None = None) -> Tensor:
         """Add a batch of logits, in place of the last one unless ``new_batch``, and return the divergence."""
         if new_batch:
             self.past = self.mean
+        n, classes = logits.shape
+        share = min(1.0, n / (_PER_CLASS * classes)) if kappa is None else 1 - kappa
         batch = logits.softmax(1).mean(0)
-        # Not from the first batch itself: its gradient would be 1 / (1 - kappa) times that of the others.
-        past = torch.full_like(batch, 1 / len(batch)) if self.past is None else self.past
-        mean = kappa * past + (1 - kappa) * batch
+        # Not from the first batch itself: its gradient would be 1 / share times that of the others.
+        past = torch.full_like(batch, 1 / classes) if self.past is None else self.past
+        mean = (1 - share) * past + share * batch
         self.mean = mean.detach()
         return divergence_from_uniform(mean)
 

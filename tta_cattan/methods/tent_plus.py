@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tta_cattan.losses import CLASS_BALANCE, softmax_entropy
 from tta_cattan.methods.base import ADAPTATION_REGISTRY, AdaptationMethod
-from tta_cattan.util.keys import at_least, key, one_of, within
+from tta_cattan.util.keys import at_least, key, one_of
 
 
 @ADAPTATION_REGISTRY.register("tent_plus")
@@ -18,9 +18,6 @@ class TentPlus(AdaptationMethod):
     lambda_cb: float = key(1.0, "weight of the class balance", at_least(0), origin="paper")
     class_balance: str = key(
         "sum", "'sum', 'mean', 'entropy' or 'running', as CATTAN.CLASS_BALANCE", one_of(*CLASS_BALANCE, "running")
-    )
-    kappa: float = key(
-        0.9, "share of the past in the running mean prediction", within(0, 1, "[)"), origin="Mummadi et al."
     )
 
     def loss(self, logits: Tensor) -> Tensor:
