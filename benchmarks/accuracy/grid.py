@@ -156,6 +156,7 @@ def grids(data: Path, out: Path) -> list[Grid]:
             ("nothing", "classes"),
             methods=OFFLINE,
             pairs=True,
+            readings=("CATTAN.CLASS_BALANCE=sum,running", "CATTAN.LAMBDA_ALIGN=1,0.01"),
         ),
         Grid(
             "imagenet",
@@ -184,7 +185,7 @@ def run_grid(grid: Grid, out: Path) -> dict[tuple[str, str], Entry]:
             if method == "source" and column != grid.columns[0]:
                 continue
             chosen: Mapping[str, Any] = {}
-            if method not in FIXED and (method != "cattan_plus" or not classes):
+            if method not in FIXED:
                 tried = [f"OPTIM.LR={','.join(map(str, grid.rates))}", *grid.readings]
                 cfg = grid.choosing_cfg or grid.cfg
                 chosen = best_settings(_records(grid, cfg, [*grid.choosing, *options], method, tried, out))
