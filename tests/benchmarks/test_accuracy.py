@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import re
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from digits_runs import overrides
+from PIL import Image
 
+from benchmarks.accuracy import shifts
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.figure import draw
 from benchmarks.accuracy.grid import COLUMNS, Entry, Grid, best_settings, grids, paired, run_grid, to_markdown
 from benchmarks.accuracy.left_on import PHASES, RUBBISH, RUBBISH_BATCHES, Stream, batches, load_phase, order, rubbish
-from benchmarks.accuracy.shifts import ChoosingDigits, make_all, make_cifar, make_digits
+from benchmarks.accuracy.shifts import ChoosingDigits, make_all, make_cifar, make_digits, make_imagenet
 from benchmarks.accuracy.streams import FIXED, OURS, Streams, streams
 from tta_cattan.bench import Domain
 from tta_cattan.bench.results.store import Cell, Record
@@ -160,3 +164,25 @@ def test_rubbish_comes_between_phases(tmp_path):
     generator = torch.Generator().manual_seed(0)
     noise, constant, bright = (rubbish(kind, 3, generator) for kind in RUBBISH)
     assert noise.std() > 0.2 and constant.flatten(1).std(1).max() == 0 and bright.min() >= 0.97
+
+
+def test_no_imagenet_image_has_two_uses(tmp_path, monkeypatch):
+    monkeypatch.setattr(shifts, "COMMON", ("contrast",))
+    monkeypatch.setattr(shifts, "EXTRA", ("saturate",))
+    (tmp_path / "wnids.txt").write_text("\n".join(f"n{number}" for number in range(4)))
+    with zipfile.ZipFile(tmp_path / "val_2per_class_224.zip", "w") as archive:
+        for number in range(4):
+            for name in "ab":
+                image = io.BytesIO()
+                Image.new("RGB", (224, 224), (60 * number, 90, 30)).save(image, "WEBP")
+                archive.writestr(f"{number:03}/{name}.webp", image.getvalue())
+    make_imagenet(tmp_path, tmp_path / "out")
+    files = {
+        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*") if path.is_file()
+    }
+    assert {name for name in files if name.startswith("source/")} == {f"source/n{number}/b.webp" for number in range(4)}
+    corrupted = {name for name in files if name.endswith(".JPEG")}
+    assert corrupted == {
+        *(f"reported/ImageNet-C/contrast/5/n{number}/a.JPEG" for number in (0, 2)),
+        "choosing/ImageNet-C/saturate/5/n1/a.JPEG",
+    }
